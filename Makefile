@@ -1,0 +1,43 @@
+# make demo, make test, make lint: each makes .venv with the pinned requirements when it is not there.
+
+PYTHON ?= python3
+VENV = .venv
+BIN = $(VENV)/bin
+INSTALLED = $(VENV)/.installed
+
+.PHONY: demo test test-jax lint format clean
+
+demo: $(INSTALLED)
+	$(BIN)/keras-transformer demo
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -q
+
+# The layers and models on another backend of Keras. Not part of `make test`.
+test-jax: $(VENV)/.installed-jax
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -q tests/attention tests/layers tests/models
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build *.egg-info
+
+# The stamp is written last, so that a broken installation is done again.
+$(INSTALLED): requirements.txt pyproject.toml
+	$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 14), "Python 3.11 to 3.13 is needed; name one with make PYTHON=python3.12"'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+$(VENV)/.installed-jax: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check jax==$(JAX_VERSION)
+	touch $@
+
+JAX_VERSION = 0.10.2

@@ -1,0 +1,349 @@
+"""What a model and a run are made of: frozen dataclasses, read from TOML, checked by field."""
+
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import Any, Self
+
+from keras_transformer.errors import InputError
+
+NORMS = ("post", "pre")
+POSITIONS = ("sinusoidal", "learned", "rotary")
+CROSS_ATTENTIONS = ("last", "same", "mix")
+TOKENIZERS = ("bpe", "unigram", "char")
+PRECISIONS = ("float32", "mixed_bfloat16")
+
+PRESETS = {
+    # The published Transformer-tiny for Multi30k, and a size for a laptop.
+    "tiny": dict(encoder_layers=4, decoder_layers=4, d_model=128, d_ff=256, num_heads=4),
+    "small": dict(encoder_layers=3, decoder_layers=3, d_model=256, d_ff=1024, num_heads=8),
+    # Table 3 of the paper.
+    "base": dict(encoder_layers=6, decoder_layers=6, d_model=512, d_ff=2048, num_heads=8),
+    "big": dict(
+        encoder_layers=6, decoder_layers=6, d_model=1024, d_ff=4096, num_heads=16, dropout=0.3
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """The sizes and parts of a Transformer; by default the paper's base model.
+
+    Args:
+        vocabulary_size: V, of source and target together unless the next field is given.
+        target_vocabulary_size: the target's own vocabulary, with an embedding table of its own.
+        d_model: D, the size of embeddings and of every layer's output.
+        d_ff: F, the inner size of the feed-forward networks.
+        num_heads: H.
+        encoder_layers, decoder_layers: the depths.
+        encoder_heads, decoder_heads, cross_heads: what each attention head does.
+        cross_attention: the encoder layer that a decoder layer looks at: "last", the one of the
+            "same" height, or a learned "mix" of all.
+        positions: "sinusoidal", "learned" or "rotary".
+        max_length: the longest sequence, in tokens, that learned positions and decoding allow.
+        activation: of the feed-forward networks, by its Keras name.
+        gated: whether that activation is a gate (GLU).
+        norm: layer normalisation after ("post", the paper's) or before ("pre") each sublayer.
+        dropout: on embeddings and sublayer outputs.
+        attention_dropout: on attention weights.
+        feed_forward_dropout: inside the feed-forward networks.
+        tie_output: whether the target's embedding table is the output projection.
+
+    Example:
+
+    >>> from keras_transformer import ModelConfig
+    >>> ModelConfig.preset("tiny", vocabulary_size=8_000, dropout=0.3).d_model
+    128
+    """
+
+    vocabulary_size: int
+    target_vocabulary_size: int | None = None
+    d_model: int = 512
+    d_ff: int = 2048
+    num_heads: int = 8
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    encoder_heads: str = "dot"
+    decoder_heads: str = "dot"
+    cross_heads: str = "dot"
+    cross_attention: str = "last"
+    positions: str = "sinusoidal"
+    max_length: int = 256
+    activation: str = "relu"
+    gated: bool = False
+    norm: str = "post"
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    feed_forward_dropout: float = 0.0
+    tie_output: bool = True
+
+    def __post_init__(self):
+        for name in ("vocabulary_size", "d_model", "d_ff", "num_heads", "max_length"):
+            _check(self, name, "a positive number", lambda value: value > 0)
+        for name in ("encoder_layers", "decoder_layers"):
+            _check(self, name, "at least 1", lambda value: value >= 1)
+        for name in ("dropout", "attention_dropout", "feed_forward_dropout"):
+            _check(self, name, "at least 0 and below 1", lambda value: 0 <= value < 1)
+        _check_choice(self, "cross_attention", CROSS_ATTENTIONS)
+        _check_choice(self, "positions", POSITIONS)
+        _check_choice(self, "norm", NORMS)
+        if self.d_model % (2 * self.num_heads):
+            raise InputError(
+                f"model.d_model is {self.d_model}, which {self.num_heads} heads of an even size "
+                f"cannot share: choose a multiple of {2 * self.num_heads}."
+            )
+
+    @classmethod
+    def preset(cls, name: str, **fields) -> Self:
+        """One of "tiny", "small", "base", "big", with any field set otherwise."""
+        if name not in PRESETS:
+            raise InputError(f"Unknown preset {name!r}: choose {', '.join(PRESETS)}.")
+        return cls(**{**PRESETS[name], **fields})
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerConfig:
+    """How the joint subword vocabulary of source and target is learned.
+
+    Args:
+        kind: "bpe", "unigram" or "char".
+        vocabulary_size: how many pieces to learn, the four special ones among them.
+        split_digits: whether every digit is a piece of its own.
+        normalization: sentencepiece's rule: "nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf" (the last
+            two fold case) or "identity".
+    """
+
+    kind: str = "bpe"
+    vocabulary_size: int = 8000
+    split_digits: bool = False
+    normalization: str = "nmt_nfkc"
+
+    def __post_init__(self):
+        _check_choice(self, "kind", TOKENIZERS)
+        _check(self, "vocabulary_size", "more than the 4 special pieces", lambda value: value > 4)
+        rules = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")
+        _check_choice(self, "normalization", rules)
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Where the sentence pairs are, and how they are put into batches.
+
+    Args:
+        train_source, train_target: two files, line N of one translating line N of the other.
+        train: or one file, source and target separated by a tab.
+        validation_source, validation_target, validation: likewise; may be left out.
+        tokens_per_batch: a batch holds this many places a side, padding included.
+        max_tokens: longer sentences, on either side, are left out of training.
+        shuffle_pairs: how many pairs the shuffling has in view at once.
+    """
+
+    train_source: str | None = None
+    train_target: str | None = None
+    train: str | None = None
+    validation_source: str | None = None
+    validation_target: str | None = None
+    validation: str | None = None
+    tokens_per_batch: int = 4096
+    max_tokens: int = 128
+    shuffle_pairs: int = 200_000
+
+    def __post_init__(self):
+        for name in ("tokens_per_batch", "max_tokens", "shuffle_pairs"):
+            _check(self, name, "a positive number", lambda value: value > 0)
+        if self.max_tokens > self.tokens_per_batch:
+            raise InputError(
+                f"data.max_tokens is {self.max_tokens}, more than the {self.tokens_per_batch} of "
+                "data.tokens_per_batch: a longest sentence would not fit into a batch."
+            )
+        for split in ("train", "validation"):
+            names = (split, f"{split}_source", f"{split}_target")
+            given = tuple(getattr(self, name) is not None for name in names)
+            # A TSV, or two files; validation may be left out, train is asked for when it is read.
+            if given not in {(True, False, False), (False, True, True), (False, False, False)}:
+                raise InputError(
+                    f"Give either data.{split} (one TSV file) or both data.{split}_source and "
+                    f"data.{split}_target."
+                )
+
+    def files(self, split: str) -> tuple[str, ...]:
+        """The file or files of "train" or "validation"; none where there is no such data."""
+        one, source, target = (getattr(self, split + end) for end in ("", "_source", "_target"))
+        return (one,) if one else (source, target) if source else ()
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig:
+    """How the model is trained; by default as in the paper.
+
+    Args:
+        epochs: passes over the training data.
+        seed: decides initial weights, dropout and the order of the data.
+        warmup_steps: updates until the learning rate's peak.
+        peak_learning_rate: the peak; left out, the paper's (d_model * warmup_steps)^-0.5.
+        beta_1, beta_2, epsilon: of Adam.
+        clip_norm: the longest gradient, all weights together; 0 for no limit.
+        label_smoothing: the share of each label that is spread over the vocabulary.
+        precision: "float32" or "mixed_bfloat16".
+        jit_compile: whether XLA compiles the training step, once for every shape of a batch.
+        checkpoint_steps: updates between checkpoints; one is also written after each epoch.
+        keep_checkpoints: how many of them are kept.
+    """
+
+    epochs: int = 10
+    seed: int = 1
+    warmup_steps: int = 4000
+    peak_learning_rate: float | None = None
+    beta_1: float = 0.9
+    beta_2: float = 0.98
+    epsilon: float = 1e-9
+    clip_norm: float = 0.0
+    label_smoothing: float = 0.1
+    precision: str = "float32"
+    jit_compile: bool = False
+    checkpoint_steps: int = 1000
+    keep_checkpoints: int = 3
+
+    def __post_init__(self):
+        for name in ("epochs", "warmup_steps", "checkpoint_steps", "keep_checkpoints"):
+            _check(self, name, "at least 1", lambda value: value >= 1)
+        for name in ("beta_1", "beta_2", "label_smoothing"):
+            _check(self, name, "at least 0 and below 1", lambda value: 0 <= value < 1)
+        _check(self, "clip_norm", "at least 0", lambda value: value >= 0)
+        _check(self, "epsilon", "a positive number", lambda value: value > 0)
+        _check(self, "peak_learning_rate", "a positive number", lambda v: v is None or v > 0)
+        _check_choice(self, "precision", PRECISIONS)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """A whole training run: the tables of its TOML file."""
+
+    model: ModelConfig
+    tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
+
+    @classmethod
+    def read(cls, path: str | Path, overrides: typing.Sequence[str] = ()) -> Self:
+        """Reads a TOML file, then `table.key=value` overrides.
+
+        The model's vocabulary size is the tokenizer's, so [model] has none; it may name a preset.
+        """
+        try:
+            tables = tomllib.loads(Path(path).read_text("utf-8"))
+        except FileNotFoundError:
+            raise InputError(f"{path}: there is no such config file.") from None
+        except (UnicodeDecodeError, IsADirectoryError) as error:
+            raise InputError(f"{path}: not a text file in UTF-8 ({error}).") from None
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"{path}: not valid TOML: {error}.") from None
+        for override in overrides:
+            _override(tables, override)
+        return cls.from_tables(tables, where=str(path))
+
+    @classmethod
+    def from_tables(cls, tables: dict[str, Any], where: str) -> Self:
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name, table in tables.items():
+            if name not in known:
+                raise InputError(f"{where}: unknown table [{name}]. {_suggest(name, known)}")
+            if not isinstance(table, dict):
+                raise InputError(f"{where}: {name} is a table: write [{name}] on its own line.")
+        tokenizer = _read(TokenizerConfig, tables.get("tokenizer", {}), where, "tokenizer")
+        model = dict(tables.get("model", {}))
+        for name in ("vocabulary_size", "target_vocabulary_size"):
+            if name in model:
+                raise InputError(
+                    f"{where}: model.{name} is the tokenizer's to say: "
+                    "set tokenizer.vocabulary_size."
+                )
+        preset = model.pop("preset", None)
+        if preset is not None and preset not in PRESETS:
+            raise InputError(f"{where}: model.preset is {preset!r}: choose {', '.join(PRESETS)}.")
+        model = PRESETS.get(preset, {}) | model | {"vocabulary_size": tokenizer.vocabulary_size}
+        return cls(
+            model=_read(ModelConfig, model, where, "model", hidden=("vocabulary_size",)),
+            tokenizer=tokenizer,
+            data=_read(DataConfig, tables.get("data", {}), where, "data"),
+            training=_read(TrainingConfig, tables.get("training", {}), where, "training"),
+        )
+
+    def to_tables(self) -> dict[str, dict[str, Any]]:
+        """The tables that `from_tables` reads; TOML has no null, so what is None is left out."""
+        tables = {
+            name: {key: value for key, value in table.items() if value is not None}
+            for name, table in dataclasses.asdict(self).items()
+        }
+        del tables["model"]["vocabulary_size"]
+        return tables
+
+
+def _read(cls, table, where, name, hidden=()):
+    types_of = typing.get_type_hints(cls)
+    for key, value in table.items():
+        if key not in types_of:
+            known = [key for key in types_of if key not in hidden]
+            raise InputError(f"{where}: unknown key {name}.{key}. {_suggest(key, known)}")
+        if not _fits(value, types_of[key]):
+            raise InputError(
+                f"{where}: {name}.{key} is {value!r}; expected {_describe(types_of[key])}."
+            )
+    try:
+        return cls(**table)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _override(tables, text):
+    """Puts `table.key=value` into the tables; a value that is not TOML is a plain string."""
+    key, equals, value = text.partition("=")
+    table, dot, field = key.strip().partition(".")
+    if not (equals and dot and field):
+        raise InputError(f"Override {text!r}: expected table.key=value, as in training.epochs=20.")
+    try:
+        value = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = value.strip()
+    if not isinstance(tables.setdefault(table, {}), dict):
+        raise InputError(f"Override {text!r}: {table} is not a table in the config file.")
+    tables[table][field] = value
+
+
+def _fits(value, expected):
+    if isinstance(expected, types.UnionType):
+        return any(_fits(value, kind) for kind in typing.get_args(expected))
+    if expected is float:
+        return type(value) in (int, float)
+    return type(value) is expected
+
+
+def _describe(expected):
+    if isinstance(expected, types.UnionType):
+        expected = typing.get_args(expected)[0]
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[expected]
+
+
+def _suggest(name, known):
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}."
+
+
+def _table(config):
+    return type(config).__name__.removesuffix("Config").lower()
+
+
+def _check(config, name, expected, holds):
+    value = getattr(config, name)
+    if not holds(value):
+        raise InputError(f"{_table(config)}.{name} is {value!r}; expected {expected}.")
+
+
+def _check_choice(config, name, choices):
+    value = getattr(config, name)
+    if value not in choices:
+        near = _suggest(str(value), choices).replace("Known:", "Choose")
+        raise InputError(f"{_table(config)}.{name} is {value!r}. {near}")

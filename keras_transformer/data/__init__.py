@@ -1,0 +1,1 @@
+"""Corpora, and the batches made of them."""

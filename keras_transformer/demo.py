@@ -1,0 +1,77 @@
+"""The whole job on embedded data: corpus, vocabulary, training, scores, translations, a picture."""
+
+import time
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from keras import ops
+
+from keras_transformer.config import RunConfig
+from keras_transformer.data.corpus import read_lines
+from keras_transformer.data.dates import write_dates
+from keras_transformer.evaluation import score
+from keras_transformer.generation.translate import Translator
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.plots import plot_attention
+from keras_transformer.text.tokenizer import BEGIN, END, Tokenizer
+from keras_transformer.training.run import load_run, train
+
+SIZES = {"train": 20_000, "validation": 500, "test": 1_000}
+
+
+def demo(directory: str | Path, overrides: list[str], say=print) -> float:
+    """Runs the demo in a directory and returns the exact match on held-out dates, in per cent."""
+    directory = Path(directory)
+    data, run_dir = directory / "data", directory / "run"
+    data.mkdir(parents=True, exist_ok=True)
+    write_dates(data, SIZES)
+    say(f"1. Dates in 18 languages are in {data}; no date of the test is in the training.")
+
+    files = [
+        f"data.{split}_{side}={data / split!s}.{ending}"
+        for split in ("train", "validation")
+        for side, ending in (("source", "text"), ("target", "iso"))
+    ]
+    with resources.as_file(resources.files("keras_transformer") / "demo.toml") as path:
+        config = RunConfig.read(path, [*files, *overrides])
+    say(f"2. Training; a run that is in {run_dir} already is gone on with.")
+    began = time.monotonic()
+    train(config, run_dir, resume=True, say=lambda line: say(f"   {line}"))
+    say(f"   took {time.monotonic() - began:.0f} s")
+
+    model, tokenizer = load_run(run_dir)
+    translator = Translator(model, tokenizer)
+    lines, references = (list(read_lines(data / f"test.{ending}")) for ending in ("text", "iso"))
+    translations = translator(lines)
+    scores = score(translations, references)
+    say(f"3. Exact match on {len(lines)} held-out dates: {scores.exact_match:.1f} %")
+
+    say("4. Some of them:")
+    for line, translation in list(zip(lines, translations, strict=True))[:8]:
+        say(f"   {line}  ->  {translation}")
+
+    example = next(line for line in lines if line.endswith("2024") or "September" in line)
+    picture = directory / "attention.png"
+    plot_cross_attention(model, tokenizer, example, translator([example])[0], picture)
+    say(f"5. What the decoder looks at while it writes {example!r}: {picture}")
+    return scores.exact_match
+
+
+def plot_cross_attention(
+    model: Transformer, tokenizer: Tokenizer, source: str, target: str, path: str | Path
+) -> None:
+    """Draws each decoder layer's cross-attention, the mean of its heads, for one sentence pair."""
+    source_ids, target_ids = tokenizer.encode([source, target])
+    source_ids.append(END)
+    scores = model.attention_scores(
+        ops.array([source_ids], "int32"), ops.array([[BEGIN, *target_ids]], "int32")
+    )
+    maps = [np.mean(ops.convert_to_numpy(layer)[0], axis=0) for layer in scores["cross"]]
+    plot_attention(
+        path,
+        maps,
+        source=tokenizer.pieces(source_ids),
+        target=tokenizer.pieces([*target_ids, END]),  # a row is labelled with what it writes
+        titles=[f"decoder layer {height}" for height in range(1, len(maps) + 1)],
+    )

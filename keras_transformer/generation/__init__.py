@@ -1,0 +1,1 @@
+"""From a model that scores the next token to whole sentences."""

@@ -1,0 +1,222 @@
+"""The encoder-decoder Transformer as a functional Keras model."""
+
+import dataclasses
+
+import keras
+
+from keras_transformer import masks
+from keras_transformer.config import ModelConfig
+from keras_transformer.layers.decoder import Decoder, DecoderLayer
+from keras_transformer.layers.embedding import TokenEmbedding
+from keras_transformer.layers.encoder import Encoder, EncoderLayer
+from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
+from keras_transformer.layers.wiring import CrossWiring
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Transformer(keras.Model):
+    """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017).
+
+    A functional model: `summary`, `fit`, `save` and `layers` are Keras's own. `encode`, `start` and
+    `step` run the same layers one place at a time, for decoding.
+
+    Args:
+        config: a `ModelConfig`.
+        dtype: a Keras dtype policy such as "mixed_bfloat16" for all layers; by default the global.
+
+    Call arguments:
+        inputs: a dict with `source` ids [B, S] and `target` ids [B, T], the target shifted right.
+            Id 0 is padding.
+
+    Returns:
+        Logits [B, T, V] of the token that follows each target place.
+
+    Example:
+
+    >>> import keras
+    >>> from keras_transformer import ModelConfig, Transformer
+    >>> model = Transformer(ModelConfig.preset("tiny", vocabulary_size=100))
+    >>> source, target = keras.ops.array([[5, 6, 7, 2]]), keras.ops.array([[1, 8, 9]])
+    >>> tuple(model({"source": source, "target": target}).shape)
+    (1, 3, 100)
+
+    One place at a time:
+
+    >>> memory = model.encode(source)
+    >>> state = model.start(batch_size=1, length=3)
+    >>> logits, state = model.step(keras.ops.array([1]), state, memory, index=0)
+    >>> tuple(logits.shape)
+    (1, 100)
+    """
+
+    def __init__(self, config: ModelConfig, dtype=None, name="transformer", **kwargs):
+        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        self.config = config
+        self._make_embeddings(policy)
+        self._make_stacks(policy)
+        source = keras.Input((None,), dtype="int32", name="source")
+        target = keras.Input((None,), dtype="int32", name="target")
+        outputs, memory_keep = self._encode(source)
+        decoded = self.decoder(
+            self._embed_target(target),
+            self.wiring(outputs),
+            keep=masks.keep_tokens(target),
+            memory_keep=memory_keep,
+        )
+        super().__init__(
+            inputs={"source": source, "target": target},
+            outputs=self._logits(decoded),
+            name=name,
+            **kwargs,
+        )
+        self.dtype_policy = policy
+
+    def _make_embeddings(self, policy):
+        config = self.config
+
+        def embedding(vocabulary_size, name):
+            return TokenEmbedding(vocabulary_size, config.d_model, dtype=policy, name=name)
+
+        def positions(name):
+            if config.positions == "learned":
+                return LearnedPositions(config.max_length, dtype=policy, name=name)
+            if config.positions == "sinusoidal":
+                return SinusoidalPositions(dtype=policy, name=name)
+            return None  # rotary positions turn queries and keys, inside the attention
+
+        if config.target_vocabulary_size is None:
+            shared = embedding(config.vocabulary_size, "embedding")
+            self.source_embedding = self.target_embedding = shared
+        else:
+            self.source_embedding = embedding(config.vocabulary_size, "source_embedding")
+            self.target_embedding = embedding(config.target_vocabulary_size, "target_embedding")
+        self.source_positions = positions("source_positions")
+        self.target_positions = positions("target_positions")
+        self.source_dropout = keras.layers.Dropout(
+            config.dropout, dtype=policy, name="source_dropout"
+        )
+        self.target_dropout = keras.layers.Dropout(
+            config.dropout, dtype=policy, name="target_dropout"
+        )
+        self.output_projection = None
+        if not config.tie_output:
+            self.output_projection = keras.layers.Dense(
+                config.target_vocabulary_size or config.vocabulary_size,
+                use_bias=False,
+                dtype=policy,
+                name="output_projection",
+            )
+
+    def _make_stacks(self, policy):
+        config = self.config
+        options = dict(
+            d_model=config.d_model,
+            d_ff=config.d_ff,
+            num_heads=config.num_heads,
+            rotary=config.positions == "rotary",
+            activation=config.activation,
+            gated=config.gated,
+            norm=config.norm,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            feed_forward_dropout=config.feed_forward_dropout,
+            dtype=policy,
+        )
+        self.encoder = Encoder(
+            [
+                EncoderLayer(heads=config.encoder_heads, name=f"layer_{height}", **options)
+                for height in range(config.encoder_layers)
+            ],
+            dtype=policy,
+            name="encoder",
+        )
+        self.wiring = CrossWiring(
+            config.decoder_layers, config.cross_attention, dtype=policy, name="wiring"
+        )
+        options |= dict(heads=config.decoder_heads, cross_heads=config.cross_heads)
+        self.decoder = Decoder(
+            [
+                DecoderLayer(name=f"layer_{height}", **options)
+                for height in range(config.decoder_layers)
+            ],
+            dtype=policy,
+            name="decoder",
+        )
+
+    def encode(self, source):
+        """What the decoder needs to know of source ids [B, S]: computed once, then looked at."""
+        outputs, keep = self._encode(source)
+        return {"layers": self.decoder.remember(self.wiring(outputs)), "keep": keep}
+
+    def start(self, batch_size, length):
+        """The decoder's state before the first of at most `length` places."""
+        return self.decoder.start(batch_size, length)
+
+    def step(self, target, state, memory, index):
+        """Takes in the target ids [B] at position `index`.
+
+        Args:
+            target: ids [B].
+            state: what `start` or the last `step` returned.
+            memory: what `encode` returned.
+            index: int or int tensor, the position of the ids; 0 for the first.
+
+        Returns:
+            Logits [B, V] of the next token, and the new state.
+        """
+        x = self._embed_target(target[:, None], offset=index)  # [B, 1, D]
+        x, state = self.decoder.step(x, state, memory["layers"], memory["keep"], index)
+        return self._logits(x)[:, 0], state
+
+    def attention_scores(self, source, target):
+        """The attention weights of every layer and head for one batch.
+
+        Args:
+            source: ids [B, S].
+            target: ids [B, T], the target shifted right.
+
+        Returns:
+            A dict with `encoder` [B, H, S, S], `decoder` [B, H, T, T] and `cross` [B, H, T, S],
+            each a list with one tensor a layer.
+        """
+        (outputs, encoder_scores), memory_keep = self._encode(source, return_attention_scores=True)
+        _, decoder_scores, cross_scores = self.decoder(
+            self._embed_target(target),
+            self.wiring(outputs),
+            keep=masks.keep_tokens(target),
+            memory_keep=memory_keep,
+            return_attention_scores=True,
+        )
+        return {"encoder": encoder_scores, "decoder": decoder_scores, "cross": cross_scores}
+
+    def get_config(self):
+        return {
+            "config": dataclasses.asdict(self.config),
+            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        dtype = keras.saving.deserialize_keras_object(config["dtype"], custom_objects)
+        return cls(ModelConfig(**config["config"]), dtype=dtype, name=config["name"])
+
+    def _encode(self, source, **options):
+        """The outputs of all encoder layers, and which places of them hold tokens."""
+        x = self.source_embedding(source)  # [B, S, D]
+        if self.source_positions is not None:
+            x = self.source_positions(x)
+        keep = masks.keep_tokens(source)
+        x = self.source_dropout(x)
+        return self.encoder(x, keep=keep, return_all_layers=True, **options), keep
+
+    def _embed_target(self, target, offset=0):
+        x = self.target_embedding(target)  # [B, T, D]
+        if self.target_positions is not None:
+            x = self.target_positions(x, offset=offset)
+        return self.target_dropout(x)
+
+    def _logits(self, x):
+        if self.output_projection is None:
+            return self.target_embedding(x, reverse=True)
+        return self.output_projection(x)

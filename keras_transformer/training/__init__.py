@@ -1,0 +1,1 @@
+"""What `model.compile` and `model.fit` are given, and the run that calls them."""

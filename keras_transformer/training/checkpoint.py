@@ -1,0 +1,94 @@
+"""Checkpoints from which a run goes on as if it had never stopped."""
+
+import json
+import os
+from pathlib import Path
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.errors import InputError
+
+
+def write_atomically(path: str | Path, write) -> None:
+    """Calls `write` with a path beside `path`, then puts that file in place of `path` at once."""
+    path = Path(path)
+    # The ending stays, because Keras and NumPy look at it.
+    part = path.with_name(f".{path.stem}.part{path.suffix}")
+    write(part)
+    with open(part, "rb") as file:
+        os.fsync(file.fileno())  # or a power cut may leave the name without the contents
+    os.replace(part, path)
+
+
+class Checkpoints:
+    """The checkpoints `step-NNNNNNNN.npz` of a directory, the oldest dropped as new ones come.
+
+    One holds everything that the future of a run depends on: weights, optimizer slots, the states
+    of the random generators and of the metrics, and the position in the data.
+
+    Args:
+        directory: where they are; made when the first one is written.
+        keep: how many of them to keep.
+    """
+
+    def __init__(self, directory: str | Path, keep: int = 3):
+        self.directory = Path(directory)
+        self.keep = keep
+
+    def paths(self) -> list[Path]:
+        """The checkpoints there are, oldest first."""
+        return sorted(self.directory.glob("step-*.npz"))
+
+    def last(self) -> Path | None:
+        """The newest checkpoint."""
+        return next(reversed(self.paths()), None)
+
+    def save(self, model: keras.Model, epoch: int, step: int) -> None:
+        """Writes a checkpoint of a compiled model that stands before batch `step` of `epoch`."""
+        arrays = {
+            f"{number:05d}": ops.convert_to_numpy(variable)
+            for number, variable in enumerate(_variables(model))
+        }
+        arrays["position"] = np.array(json.dumps({"epoch": epoch, "step": step}))
+        self.directory.mkdir(exist_ok=True)
+        updates = int(ops.convert_to_numpy(model.optimizer.iterations))
+        path = self.directory / f"step-{updates:08d}.npz"
+        write_atomically(path, lambda part: np.savez(part, **arrays))
+        for old in self.paths()[: -self.keep]:
+            old.unlink()
+
+    def position(self, path: Path) -> tuple[int, int]:
+        """The epoch and the batch in it at which a checkpoint stands."""
+        with np.load(path) as arrays:
+            position = json.loads(str(arrays["position"]))
+        return position["epoch"], position["step"]
+
+    def restore(self, model: keras.Model, path: Path) -> None:
+        """Sets a compiled model, its optimizer and its metrics to what a checkpoint holds."""
+        _assign(_variables(model), path)
+
+    def restore_weights(self, model: keras.Model, path: Path) -> None:
+        """Sets the weights alone."""
+        _assign(model.variables, path)
+
+
+def _variables(model):
+    """All state, the model's own first."""
+    return [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+
+
+def _assign(variables, path):
+    with np.load(path) as arrays:
+        values = [arrays.get(f"{number:05d}") for number in range(len(variables))]
+    if any(
+        value is None or value.shape != tuple(variable.shape)
+        for variable, value in zip(variables, values, strict=True)
+    ):
+        raise InputError(
+            f"{path}: this checkpoint is of another model than the config describes. Give the "
+            "config it was trained with, or train into another run directory."
+        )
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)

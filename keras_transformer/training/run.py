@@ -1,0 +1,224 @@
+"""A training run and its directory.
+
+RUN/config.toml       what the run was asked to do
+RUN/tokenizer.model   the vocabulary, a sentencepiece model
+RUN/checkpoints/      what a killed run goes on from
+RUN/log.csv           losses and metrics, a line an epoch
+RUN/tensorboard/      the same for TensorBoard
+RUN/model.keras       the trained model, for keras.saving.load_model
+"""
+
+import csv
+import dataclasses
+import os
+import sys
+from pathlib import Path
+
+import keras
+import tomli_w
+
+from keras_transformer.config import RunConfig
+from keras_transformer.data.batches import Batches
+from keras_transformer.data.corpus import read_pairs
+from keras_transformer.errors import InputError
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.training.callbacks import Checkpointing
+from keras_transformer.training.checkpoint import Checkpoints, write_atomically
+from keras_transformer.training.loss import LabelSmoothedCrossEntropy
+from keras_transformer.training.metrics import Perplexity, TokenAccuracy
+from keras_transformer.training.schedule import WarmupSchedule
+
+# What may differ between a run and its resumption: nothing that the updates depend on.
+RESUMABLE = ("training.epochs", "training.checkpoint_steps", "training.keep_checkpoints")
+
+
+def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=print) -> Transformer:
+    """Trains a Transformer on text files and leaves everything that is needed of it in `run_dir`.
+
+    Args:
+        config: what to train, on what, and how.
+        run_dir: the run's directory; made, or with `resume` gone on with.
+        resume: whether to go on from the last checkpoint in `run_dir`, if there is one.
+        say: called with lines that tell what is going on.
+
+    Returns:
+        The trained model, which is also in `run_dir/model.keras`.
+    """
+    run_dir = Path(run_dir)
+    _check_run_dir(config, run_dir, resume)
+    keras.utils.set_random_seed(config.training.seed)
+    # All that can be wrong with the input is found before the first file is written.
+    tokenizer = _tokenizer(config, run_dir, say)
+    batches, validation = _batches(config, tokenizer, say)
+    config = _with_vocabulary(config, tokenizer)
+    model = compile_model(config)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    write_atomically(run_dir / "tokenizer.model", tokenizer.save)
+    write_atomically(run_dir / "config.toml", lambda path: _write_config(config, path))
+    say(f"model: {model.count_params():,} weights; run directory: {run_dir}")
+
+    checkpoints = Checkpoints(run_dir / "checkpoints", config.training.keep_checkpoints)
+    last = checkpoints.last()
+    epoch, step = checkpoints.position(last) if last else (0, 0)
+    if last:
+        say(f"going on from epoch {epoch + 1}, batch {step + 1} of {batches.steps}")
+    _forget_epochs(run_dir / "log.csv", first=epoch)
+    callbacks = [
+        keras.callbacks.CSVLogger(run_dir / "log.csv", append=True),
+        keras.callbacks.TensorBoard(run_dir / "tensorboard", write_graph=False),
+        # Last, so that a checkpoint of an epoch finds the epoch's line written.
+        Checkpointing(checkpoints, config.training.checkpoint_steps, batches.steps, last),
+    ]
+
+    def fit(epoch, step, epochs):
+        model.fit(
+            batches.stream(epoch, step),
+            steps_per_epoch=batches.steps - step,
+            initial_epoch=epoch,
+            epochs=epochs,
+            validation_data=validation and validation.epoch(),
+            callbacks=callbacks,
+            shuffle=False,  # the batches are shuffled already
+            verbose=1 if sys.stdout.isatty() else 2,
+        )
+
+    if step:  # the rest of a broken-off epoch
+        fit(epoch, step, epochs=epoch + 1)
+        epoch, step = epoch + 1, 0
+    if epoch < config.training.epochs:
+        fit(epoch, step, epochs=config.training.epochs)
+    elif last and not step:
+        checkpoints.restore_weights(model, last)
+    write_atomically(run_dir / "model.keras", model.save)
+    return model
+
+
+def compile_model(config: RunConfig) -> Transformer:
+    """The model of a run, compiled for `fit`."""
+    training = config.training
+    model = Transformer(config.model, dtype=training.precision)
+    if training.peak_learning_rate is None:
+        schedule = WarmupSchedule.of_paper(config.model.d_model, training.warmup_steps)
+    else:
+        schedule = WarmupSchedule(training.peak_learning_rate, training.warmup_steps)
+    optimizer = keras.optimizers.Adam(
+        schedule,
+        beta_1=training.beta_1,
+        beta_2=training.beta_2,
+        epsilon=training.epsilon,
+        global_clipnorm=training.clip_norm or None,
+    )
+    model.compile(
+        optimizer=optimizer,
+        loss=LabelSmoothedCrossEntropy(training.label_smoothing),
+        metrics=[TokenAccuracy(), Perplexity()],
+        jit_compile=training.jit_compile,
+    )
+    return model
+
+
+def load_run(run_dir: str | Path) -> tuple[Transformer, Tokenizer]:
+    """The model and the tokenizer of a run; of one that has not finished, the last checkpoint's."""
+    run_dir = Path(run_dir)
+    if not run_dir.is_dir():
+        raise InputError(f"{run_dir}: there is no such run directory. Train one first.")
+    if not (run_dir / "config.toml").exists():
+        raise InputError(f"{run_dir}: this is not a run directory: it has no config.toml.")
+    tokenizer = Tokenizer.load(run_dir / "tokenizer.model")
+    if (run_dir / "model.keras").exists():
+        return keras.saving.load_model(run_dir / "model.keras"), tokenizer
+    checkpoints = Checkpoints(run_dir / "checkpoints")
+    if checkpoints.last() is None:
+        raise InputError(f"{run_dir}: no checkpoint yet. Wait, or train with --resume.")
+    config = _with_vocabulary(RunConfig.read(run_dir / "config.toml"), tokenizer)
+    model = Transformer(config.model, dtype=config.training.precision)
+    checkpoints.restore_weights(model, checkpoints.last())
+    return model, tokenizer
+
+
+def _check_run_dir(config, run_dir, resume):
+    if run_dir.exists() and not run_dir.is_dir():
+        raise InputError(f"{run_dir}: this is a file; a run needs a directory.")
+    if not (run_dir / "config.toml").exists():
+        if run_dir.exists() and any(run_dir.iterdir()):
+            raise InputError(f"{run_dir}: not empty and not a run. Choose another --run-dir.")
+        return
+    if not resume:
+        raise InputError(
+            f"{run_dir}: holds a run already. Add --resume to go on with it, or choose another "
+            "--run-dir."
+        )
+    before = RunConfig.read(run_dir / "config.toml").to_tables()
+    for table, fields in config.to_tables().items():
+        for key in fields.keys() | before[table].keys():
+            was, now = before[table].get(key), fields.get(key)
+            if was != now and f"{table}.{key}" not in RESUMABLE:
+                raise InputError(
+                    f"{run_dir}: this run has {table}.{key}={was!r}, but the config says {now!r}. "
+                    "A run goes on as it began; choose another --run-dir."
+                )
+
+
+def _tokenizer(config, run_dir, say):
+    files = config.data.files("train")
+    if not files:
+        raise InputError("No training data: give data.train, or data.train_source and _target.")
+    pairs = sum(1 for _ in read_pairs(files))  # a fault in the files is found here
+    if (run_dir / "tokenizer.model").exists():
+        return Tokenizer.load(run_dir / "tokenizer.model")
+    learning = config.tokenizer
+    say(f"learning a {learning.kind} vocabulary from {pairs:,} pairs")
+    return Tokenizer.learn(
+        (line for pair in read_pairs(files) for line in pair),
+        learning.vocabulary_size,
+        learning.kind,
+        learning.split_digits,
+        learning.normalization,
+    )
+
+
+def _batches(config, tokenizer, say):
+    data = config.data
+    sizes = dict(tokens_per_batch=data.tokens_per_batch, max_tokens=data.max_tokens)
+    train = Batches(
+        data.files("train"),
+        tokenizer,
+        seed=config.training.seed,
+        shuffle_pairs=data.shuffle_pairs,
+        **sizes,
+    )
+    validation = None
+    if data.files("validation"):
+        validation = Batches(data.files("validation"), tokenizer, **sizes)
+    say(f"training: {train.pairs:,} pairs in {train.steps:,} batches an epoch")
+    if train.too_long or train.empty:
+        say(
+            f"left out: {train.too_long:,} pairs of more than {data.max_tokens} tokens, "
+            f"{train.empty:,} with an empty side"
+        )
+    return train, validation
+
+
+def _with_vocabulary(config, tokenizer):
+    model = dataclasses.replace(config.model, vocabulary_size=tokenizer.vocabulary_size)
+    return dataclasses.replace(config, model=model)
+
+
+def _write_config(config, path):
+    path.write_text(tomli_w.dumps(config.to_tables()), "utf-8")
+
+
+def _forget_epochs(path, first):
+    """Takes the lines of epoch `first` and later ones out of a CSV log: they will come again."""
+    if not path.exists():
+        return
+    with open(path, newline="") as file:
+        head, *rows = csv.reader(file)
+    rows = [row for row in rows if int(row[0]) < first]
+
+    def write(part):
+        with open(part, "w", newline="") as file:
+            csv.writer(file, lineterminator=os.linesep).writerows([head, *rows])
+
+    write_atomically(path, write)

@@ -1,0 +1,44 @@
+"""The learning rate: up in a line, down with the inverse square root."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up to a peak, then decay with the inverse square root of the step.
+
+    peak * min(step / warmup_steps, sqrt(warmup_steps / step)). The paper's formula,
+    d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (Vaswani et al. 2017, equation 3), is
+    the same curve with the peak (d_model * warmup_steps)^-0.5: `WarmupSchedule.of_paper`.
+
+    Args:
+        peak_learning_rate: the highest learning rate, reached after the warm-up.
+        warmup_steps: updates until then.
+
+    Example:
+
+    >>> import keras
+    >>> from keras_transformer import WarmupSchedule
+    >>> schedule = WarmupSchedule.of_paper(d_model=512, warmup_steps=4000)
+    >>> optimizer = keras.optimizers.Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
+    >>> [f"{float(schedule(step)):.2e}" for step in (0, 3999, 15999)]
+    ['1.75e-07', '6.99e-04', '3.49e-04']
+    """
+
+    def __init__(self, peak_learning_rate, warmup_steps=4000):
+        self.peak_learning_rate = peak_learning_rate
+        self.warmup_steps = warmup_steps
+
+    @classmethod
+    def of_paper(cls, d_model, warmup_steps=4000):
+        """The schedule of the paper, whose peak depends on the size of the model."""
+        return cls((d_model * warmup_steps) ** -0.5, warmup_steps)
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32") + 1  # Keras counts updates from 0, the paper from 1
+        rise, fall = step / self.warmup_steps, ops.sqrt(self.warmup_steps / step)
+        return self.peak_learning_rate * ops.minimum(rise, fall)
+
+    def get_config(self):
+        return {"peak_learning_rate": self.peak_learning_rate, "warmup_steps": self.warmup_steps}

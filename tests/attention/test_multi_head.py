@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+
+from keras_transformer import CrossAttention, DotProductAttention, SelfAttention
+from keras_transformer.attention import MECHANISMS
+from tests import oracle
+
+
+def test_one_head_equals_the_formula(normal):
+    layer, x = SelfAttention(d_model=8, num_heads=1), normal(1, 5, 8)
+    output = oracle.array(layer(x))[0]
+    weights = oracle.self_attention_weights(layer)
+    expected = oracle.multi_head(x[0], x[0], weights, 1, lambda t, s: True)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+def test_many_heads_equal_the_formula(normal):
+    layer, x = SelfAttention(d_model=8, num_heads=4, head_dim=6, causal=True), normal(1, 5, 8)
+    output = oracle.array(layer(x))[0]
+    weights = oracle.self_attention_weights(layer)
+    expected = oracle.multi_head(x[0], x[0], weights, 4, lambda t, s: s <= t)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+def test_cross_attention_equals_the_formula(normal):
+    layer, x, memory = CrossAttention(d_model=8, num_heads=2), normal(1, 3, 8), normal(1, 5, 12)
+    output = oracle.array(layer(x, memory))[0]
+    weights = oracle.cross_attention_weights(layer)
+    expected = oracle.multi_head(x[0], memory[0], weights, 2, lambda t, s: True)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+def test_attention_scores_of_a_query_sum_to_one_over_the_tokens(normal):
+    keep = np.array([[True, True, True, False]])
+    layer = CrossAttention(d_model=8, num_heads=2)
+    _, scores = layer(normal(1, 3, 8), normal(1, 4, 8), keep=keep, return_attention_scores=True)
+    scores = oracle.array(scores)
+    assert scores.shape == (1, 2, 3, 4)
+    np.testing.assert_allclose(scores.sum(-1), 1, atol=1e-6)
+    np.testing.assert_array_equal(scores[..., 3], 0)
+
+
+def test_groups_of_heads_give_what_all_heads_at_once_give(normal):
+    x = normal(2, 5, 16)
+    together, apart = (
+        SelfAttention(16, 4, causal=True),
+        SelfAttention(16, 4, heads="3*dot + dot", causal=True),
+    )
+    together(x), apart(x)
+    apart.set_weights(together.get_weights())
+    np.testing.assert_allclose(oracle.array(apart(x)), oracle.array(together(x)), atol=1e-6)
+    state = apart.start(2, 5)
+    output, state = apart.step(x[:, :1], state, index=0)
+    np.testing.assert_allclose(
+        oracle.array(output)[:, 0], oracle.array(together(x))[:, 0], atol=1e-6
+    )
+
+
+def test_a_sentence_of_nothing_but_padding_gives_numbers(normal):
+    layer = SelfAttention(d_model=8, num_heads=2)
+    output = layer(normal(1, 3, 8), keep=np.zeros((1, 3), bool))
+    assert np.isfinite(oracle.array(output)).all()
+
+
+def test_dropout_falls_on_the_weights_while_training(normal):
+    attention = DotProductAttention(num_heads=1, head_dim=4, dropout=0.5)
+    query, ones = normal(1, 1, 50, 4), np.ones((1, 1, 50, 4), "float32")
+    np.testing.assert_allclose(oracle.array(attention(query, query, ones)), 1, atol=1e-5)
+    dropped = oracle.array(attention(query, query, ones, training=True))
+    assert dropped.std() > 0.05
+
+
+def test_a_size_that_heads_cannot_share_is_refused():
+    with pytest.raises(ValueError, match="d_model=10 cannot be divided among num_heads=4"):
+        SelfAttention(d_model=10, num_heads=4)
+
+
+class Unfit(DotProductAttention):
+    can_be_causal = False
+    can_cross = False
+
+
+def test_a_mechanism_is_refused_where_it_cannot_be_used(monkeypatch):
+    monkeypatch.setitem(MECHANISMS, "unfit", Unfit)
+    SelfAttention(d_model=8, num_heads=2, heads="unfit")
+    with pytest.raises(ValueError, match="use it in the encoder"):
+        SelfAttention(d_model=8, num_heads=2, heads="unfit", causal=True)
+    with pytest.raises(ValueError, match="use it for self-attention"):
+        CrossAttention(d_model=8, num_heads=2, heads="unfit")

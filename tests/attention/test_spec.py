@@ -1,0 +1,33 @@
+import pytest
+
+from keras_transformer.attention.spec import parse_heads
+
+
+def test_one_name_stands_for_all_heads():
+    assert parse_heads("dot", 8) == [(8, "dot", {})]
+
+
+def test_counts_and_options_are_read():
+    assert parse_heads("2 * dot(scale=1.0, kind='a') + dot", 3) == [
+        (2, "dot", {"scale": 1.0, "kind": "a"}),
+        (1, "dot", {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("dott", "Did you mean: dot"),
+        ("3 * dot", "names 3 heads, but num_heads is 4"),
+        ("5 * dot + -1 * dot", "is not a number of heads"),
+        ("0 * dot + 4 * dot", "must be positive"),
+        ("4 * dot(", "cannot be read"),
+        ("4 * dot(3)", "is not a mechanism with named options"),
+        ("4 * dot(window=__import__('os'))", "is not a plain value"),
+        ("4 * dot(**{})", "is not a mechanism with named options"),
+        ("", "cannot be read"),
+    ],
+)
+def test_a_spec_that_makes_no_sense_is_refused(spec, message):
+    with pytest.raises(ValueError, match=message.replace("(", r"\(").replace("*", r"\*")):
+        parse_heads(spec, 4)
