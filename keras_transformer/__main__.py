@@ -85,6 +85,8 @@ def _train(parsed):
 
 def _translate(parsed):
     if parsed.input:
+        for _ in read_lines(parsed.input):  # a fault in the file is found before the first line out
+            pass
         lines, at_once = read_lines(parsed.input), 1000
     else:
         lines = decode_lines(sys.stdin.buffer, "standard input")

@@ -8,11 +8,14 @@ import typing
 from pathlib import Path
 from typing import Any, Self
 
-from keras_transformer.errors import InputError
+import keras
 
-NORMS = ("post", "pre")
+from keras_transformer.attention.spec import parse_heads
+from keras_transformer.errors import InputError
+from keras_transformer.layers.residual import NORMS
+from keras_transformer.layers.wiring import WIRINGS
+
 POSITIONS = ("sinusoidal", "learned", "rotary")
-CROSS_ATTENTIONS = ("last", "same", "mix")
 TOKENIZERS = ("bpe", "unigram", "char")
 PRECISIONS = ("float32", "mixed_bfloat16")
 
@@ -87,7 +90,7 @@ class ModelConfig:
             _check(self, name, "at least 1", lambda value: value >= 1)
         for name in ("dropout", "attention_dropout", "feed_forward_dropout"):
             _check(self, name, "at least 0 and below 1", lambda value: 0 <= value < 1)
-        _check_choice(self, "cross_attention", CROSS_ATTENTIONS)
+        _check_choice(self, "cross_attention", WIRINGS)
         _check_choice(self, "positions", POSITIONS)
         _check_choice(self, "norm", NORMS)
         if self.d_model % (2 * self.num_heads):
@@ -95,6 +98,9 @@ class ModelConfig:
                 f"model.d_model is {self.d_model}, which {self.num_heads} heads of an even size "
                 f"cannot share: choose a multiple of {2 * self.num_heads}."
             )
+        for name in ("encoder_heads", "decoder_heads", "cross_heads"):
+            _check_reading(self, name, lambda spec: parse_heads(spec, self.num_heads))
+        _check_reading(self, "activation", keras.activations.get)
 
     @classmethod
     def preset(cls, name: str, **fields) -> Self:
@@ -340,6 +346,13 @@ def _check(config, name, expected, holds):
     value = getattr(config, name)
     if not holds(value):
         raise InputError(f"{_table(config)}.{name} is {value!r}; expected {expected}.")
+
+
+def _check_reading(config, name, read):
+    try:
+        read(getattr(config, name))
+    except ValueError as error:
+        raise InputError(f"{_table(config)}.{name}: {error}") from None
 
 
 def _check_choice(config, name, choices):

@@ -9,6 +9,8 @@ from keras_transformer.attention.mechanism import Mechanism
 
 def softmax(scores, mask=None):
     """Attention weights from scores [B, H, T, S], in float32 whatever the scores' type."""
+    if scores.shape[-1] == 1:  # Keras would warn of a softmax over one place
+        return ops.ones_like(scores)
     weights = ops.softmax(masks.hide(ops.cast(scores, "float32"), mask), axis=-1)
     return ops.cast(weights, scores.dtype)
 

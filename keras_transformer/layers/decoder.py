@@ -158,9 +158,7 @@ class Decoder(Stack):
     """
 
     def build(self, x_shape, memory_shape):
-        for layer, shape in zip(self.layers, self._per_layer(memory_shape), strict=True):
-            layer.build(x_shape, shape)
-        self._build_final_norm(x_shape)
+        self._build_stack(x_shape, self._per_layer(memory_shape))
 
     def call(self, x, memory, keep=None, memory_keep=None, return_attention_scores=False):
         self_scores, cross_scores = [], []

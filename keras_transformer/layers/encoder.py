@@ -60,7 +60,11 @@ class EncoderLayer(keras.layers.Layer):
         super().__init__(**kwargs)
         dtype = self.dtype_policy
         self.norm = norm
-        self.self_attention = Residual(
+
+        def residual(layer, name):
+            return Residual(layer, norm=norm, dropout=dropout, dtype=dtype, name=name)
+
+        self.self_attention = residual(
             SelfAttention(
                 d_model,
                 num_heads,
@@ -69,17 +73,11 @@ class EncoderLayer(keras.layers.Layer):
                 dropout=attention_dropout,
                 dtype=dtype,
             ),
-            norm=norm,
-            dropout=dropout,
-            dtype=dtype,
-            name="self_attention",
+            "self_attention",
         )
-        self.feed_forward = Residual(
+        self.feed_forward = residual(
             FeedForward(d_model, d_ff, activation, gated, feed_forward_dropout, dtype=dtype),
-            norm=norm,
-            dropout=dropout,
-            dtype=dtype,
-            name="feed_forward",
+            "feed_forward",
         )
 
     def build(self, x_shape):
@@ -120,9 +118,7 @@ class Encoder(Stack):
     """
 
     def build(self, x_shape):
-        for layer in self.layers:
-            layer.build(x_shape)
-        self._build_final_norm(x_shape)
+        self._build_stack(x_shape)
 
     def call(self, x, keep=None, return_all_layers=False, return_attention_scores=False):
         outputs, scores = [], []

@@ -20,7 +20,10 @@ class Stack(keras.layers.Layer):
     def _finish(self, x):
         return x if self.final_norm is None else self.final_norm(x)
 
-    def _build_final_norm(self, x_shape):
+    def _build_stack(self, x_shape, *memory_shapes):
+        for height, layer in enumerate(self.layers):
+            if not layer.built:  # a layer that was loaded on its own is
+                layer.build(x_shape, *(shapes[height] for shapes in memory_shapes))
         if self.final_norm is not None:
             self.final_norm.build(x_shape)
 

@@ -69,7 +69,7 @@ class Transformer(keras.Model):
             name=name,
             **kwargs,
         )
-        self.dtype_policy = policy
+        self.layer_policy = policy  # of the layers; the model itself computes nothing
 
     def _make_embeddings(self, policy):
         config = self.config
@@ -192,7 +192,7 @@ class Transformer(keras.Model):
     def get_config(self):
         return {
             "config": dataclasses.asdict(self.config),
-            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+            "dtype": keras.saving.serialize_keras_object(self.layer_policy),
             "name": self.name,
         }
 

@@ -1,6 +1,5 @@
 """Subword tokenizers: learned with sentencepiece, the same ids in Python and in the graph."""
 
-import functools
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -116,15 +115,15 @@ class Tokenizer:
         """The text of each single id, for looking at; a space is shown as "▁"."""
         return [self._processor.id_to_piece(int(one)) for one in ids]
 
-    @functools.cached_property
-    def _graph(self):
-        with tf.init_scope():  # outside of any graph that happens to ask for it first
-            return tensorflow_text.SentencepieceTokenizer(model=self.model)
-
     def tokenize(self, lines: tf.Tensor) -> tf.RaggedTensor:
         """The ids [B, None] of lines [B], in the graph."""
-        return self._graph.tokenize(lines)
+        return self._in_graph().tokenize(lines)
 
     def detokenize(self, ids: tf.RaggedTensor | tf.Tensor) -> tf.Tensor:
         """The lines [B] of ids [B, None], in the graph."""
-        return self._graph.detokenize(ids)
+        return self._in_graph().detokenize(ids)
+
+    def _in_graph(self):
+        # Made anew in every graph, which then holds the model itself. A tokenizer that is made once
+        # and shared is lost whenever someone sets TensorFlow's random seed.
+        return tensorflow_text.SentencepieceTokenizer(model=self.model)

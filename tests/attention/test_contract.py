@@ -76,9 +76,7 @@ def test_no_future_leaks(name, normal):
 @every_mechanism
 def test_a_broken_padding_mask_is_noticed(name, normal, monkeypatch):
     visible = masks.visible
-    monkeypatch.setattr(
-        masks, "visible", lambda t, s, keep, *rest: visible(t, s, None, *rest)
-    )
+    monkeypatch.setattr(masks, "visible", lambda t, s, keep, *rest: visible(t, s, None, *rest))
     with pytest.raises(AssertionError):
         check_padding_changes_nothing(self_attention(name), normal(B, T, D))
 

@@ -1,0 +1,165 @@
+"""The command as a user has it: a process, its output, its exit code."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.__main__ import main
+from keras_transformer.data.dates import write_dates
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("data")
+    write_dates(directory, {"train": 200, "test": 20})
+    return directory
+
+
+@pytest.fixture(scope="module")
+def config(data):
+    path = data / "config.toml"
+    path.write_text(
+        f"""
+        [model]
+        d_model = 16
+        d_ff = 32
+        num_heads = 2
+        encoder_layers = 1
+        decoder_layers = 1
+        max_length = 64
+        [tokenizer]
+        kind = "char"
+        vocabulary_size = 300
+        [data]
+        train_source = "{data}/train.text"
+        train_target = "{data}/train.iso"
+        [training]
+        epochs = 1
+        """
+    )
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def run_dir(config, tmp_path_factory):
+    run_dir = str(tmp_path_factory.mktemp("runs") / "run")
+    assert main(["train", config, "--run-dir", run_dir]) == 0
+    return run_dir
+
+
+def test_translate_reads_lines_and_writes_as_many(run_dir, data, capsys):
+    source = (data / "test.text").read_text("utf-8").splitlines()
+    (data / "gaps.text").write_text("\n".join([source[0], "", source[1]]) + "\n", "utf-8")
+    assert main(["translate", run_dir, "--input", str(data / "gaps.text")]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert len(lines) == 4
+    assert lines[1] == lines[3] == ""
+    translator = kt.Translator(*kt.load_run(run_dir))
+    assert [lines[0], lines[2]] == translator(source[:2])
+
+
+def test_evaluate_prints_bleu_chrf_and_exact_match(run_dir, data, capsys, tmp_path):
+    files = ["--source", str(data / "test.text"), "--reference", str(data / "test.iso")]
+    output = tmp_path / "translations.txt"
+    assert main(["evaluate", run_dir, *files, "--tokenize", "none", "--output", str(output)]) == 0
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("BLEU", "chrF", "exact match", "tok:none"))
+    assert len(output.read_text("utf-8").splitlines()) == 20
+
+
+def test_the_installed_command_translates_standard_input_quietly(run_dir, data):
+    command = Path(sys.executable).parent / "keras-transformer"
+    text = (data / "test.text").read_text("utf-8")
+    done = subprocess.run(
+        [command, "translate", run_dir], input=text.encode(), capture_output=True, timeout=120
+    )
+    assert (done.returncode, done.stderr.decode()) == (0, "")
+    assert done.stdout.decode().count("\n") == 20
+
+
+def test_a_mistake_is_one_line_and_exit_code_2_without_a_trace_of_it(config, tmp_path):
+    command = Path(sys.executable).parent / "keras-transformer"
+    done = subprocess.run(
+        [command, "train", config, "training.epoch=3", "--run-dir", str(tmp_path / "run")],
+        capture_output=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert done.stdout == b""
+    assert done.stderr.decode() == (
+        f"keras-transformer: {config}: unknown key training.epoch. Did you mean epochs?\n"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+NOT_UTF8 = b"a\nb\xe9\n"
+
+# The file `bad` holds the given bytes; DATA and RUN stand for the directories.
+BAD_INPUT = [
+    ("translate DATA/nowhere", b"", "nowhere: there is no such run directory"),
+    ("translate DATA", b"", "not a run directory: it has no config.toml"),
+    ("translate RUN --input DATA/nothing", b"", "nothing: there is no such file"),
+    ("translate RUN --input DATA/bad", NOT_UTF8, "bad, line 2: not UTF-8 (byte 0xe9 at column 2)"),
+    ("evaluate RUN --source DATA/bad --reference DATA/bad", b"", "no lines"),
+    (
+        "evaluate RUN --source DATA/test.text --reference DATA/train.iso",
+        b"",
+        "train.iso has 200: line N of one must translate line N of the other",
+    ),
+    ("train DATA/no.toml --run-dir DATA/x", b"", "no such config file"),
+    ("train DATA/config.toml --run-dir RUN", b"", "Add --resume"),
+    ("train DATA/config.toml --run-dir DATA/bad", b"", "this is a file"),
+    ("train DATA/config.toml --run-dir /proc/run", b"", "/proc/run"),
+    ("train DATA/config.toml epochs=3 --run-dir DATA/x", b"", "expected table.key=value"),
+    (
+        "train DATA/config.toml tokenizer.vocabulary_size=9 --run-dir DATA/x",
+        b"",
+        "Change tokenizer.vocabulary_size",
+    ),
+    (
+        "train DATA/config.toml data.train_target=DATA/bad --run-dir DATA/x",
+        b"x\n",
+        "bad has 1: line N",
+    ),
+    (
+        "train DATA/config.toml data.validation=DATA/bad --run-dir DATA/x",
+        b"a",
+        "bad, line 1: 0 tabs",
+    ),
+    (
+        "train DATA/config.toml data.validation=DATA/bad --run-dir DATA/x",
+        NOT_UTF8,
+        "bad, line 1: 0 tabs",
+    ),
+]
+
+
+@pytest.mark.parametrize(("command", "bad", "message"), BAD_INPUT)
+def test_bad_input_is_one_line_exit_code_2_and_nothing_written(
+    command, bad, message, data, run_dir, config, capsys
+):
+    (data / "bad").write_bytes(bad)
+    before = sorted(data.rglob("*"))
+    words = command.replace("DATA", str(data)).replace("RUN", run_dir).split()
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.startswith("keras-transformer: ")
+    assert printed.err.count("\n") == 1
+    assert sorted(data.rglob("*")) == before
+
+
+def test_a_line_that_is_not_utf8_on_standard_input_is_named(run_dir):
+    done = subprocess.run(
+        [sys.executable, "-m", "keras_transformer_cli", "translate", run_dir],
+        input=b"1 May 2024\n\xff\n", capture_output=True, timeout=120, cwd=ROOT, env=os.environ,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert b"standard input, line 2: not UTF-8" in done.stderr
+    assert done.stdout == b""

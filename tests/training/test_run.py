@@ -1,0 +1,183 @@
+"""Whole runs: the files they leave, and what becomes of one that is killed."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+import tomli_w
+
+import keras_transformer as kt
+from keras_transformer.data.dates import write_dates
+from keras_transformer.training.checkpoint import Checkpoints, write_atomically
+
+EPOCHS = 3
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """A run of a few seconds: a small model, 12 batches an epoch, a checkpoint after every 2."""
+    data = tmp_path_factory.mktemp("data")
+    write_dates(data, {"train": 300, "validation": 40})
+    return {
+        "model": dict(d_model=16, d_ff=32, num_heads=2, encoder_layers=1, decoder_layers=1),
+        "tokenizer": dict(kind="char", vocabulary_size=300),
+        "data": dict(
+            train_source=str(data / "train.text"),
+            train_target=str(data / "train.iso"),
+            validation_source=str(data / "validation.text"),
+            validation_target=str(data / "validation.iso"),
+            tokens_per_batch=768,
+        ),
+        "training": dict(epochs=EPOCHS, warmup_steps=20, clip_norm=1.0, checkpoint_steps=2),
+    }
+
+
+@pytest.fixture(scope="module")
+def unbroken(tables, tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("runs") / "unbroken"
+    kt.train(kt.RunConfig.from_tables(tables, "test"), run_dir, say=lambda _: None)
+    return run_dir
+
+
+def read_log(run_dir):
+    with open(run_dir / "log.csv", newline="") as file:
+        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+
+def test_a_run_leaves_all_that_is_needed_of_it(unbroken):
+    names = {path.name for path in unbroken.iterdir()}
+    assert names == {
+        "config.toml", "tokenizer.model", "checkpoints", "log.csv", "tensorboard", "model.keras",
+    }  # fmt: skip
+    log = read_log(unbroken)
+    assert [row["epoch"] for row in log] == [0, 1, 2]
+    assert log[2]["loss"] < log[0]["loss"]
+    assert {"accuracy", "perplexity", "val_loss", "val_accuracy", "val_perplexity"} <= log[0].keys()
+    assert len(list((unbroken / "checkpoints").iterdir())) == 3  # training.keep_checkpoints
+    assert any((unbroken / "tensorboard").rglob("events.*"))
+
+
+def test_the_config_of_a_run_can_be_trained_again(unbroken, tables):
+    again = kt.RunConfig.read(unbroken / "config.toml")
+    assert again == kt.RunConfig.from_tables(tables, "test")
+
+
+def test_the_model_of_a_run_is_an_ordinary_keras_model(unbroken):
+    model = keras.saving.load_model(unbroken / "model.keras")
+    assert isinstance(model, kt.Transformer)
+    assert isinstance(model.optimizer.learning_rate, object)
+    assert int(model.optimizer.iterations) > 0
+
+
+def test_a_run_that_has_not_finished_can_be_used(unbroken, tmp_path):
+    for name in ("config.toml", "tokenizer.model", "checkpoints"):
+        os.symlink(unbroken / name, tmp_path / name)
+    model, tokenizer = kt.load_run(tmp_path)
+    finished, _ = kt.load_run(unbroken)
+    for one, other in zip(model.weights, finished.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert tokenizer.encode(["1 May"])
+
+
+@pytest.mark.parametrize("killed_at", ["step-00000004", "step-00000018"])
+def test_a_killed_run_ends_with_the_losses_of_an_unbroken_one(
+    tables, unbroken, tmp_path, killed_at
+):
+    """The first is killed within its first epoch, the second within its second."""
+    (tmp_path / "config.toml").write_text(tomli_w.dumps(tables), "utf-8")
+    command = [
+        sys.executable, "-m", "keras_transformer", "train", str(tmp_path / "config.toml"),
+        "--run-dir", str(tmp_path / "run"), "--resume",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (tmp_path / "run" / "checkpoints" / f"{killed_at}.npz").exists():
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "run" / "model.keras").exists()
+
+    config = kt.RunConfig.from_tables(tables, "test")
+    said = []
+    kt.train(config, tmp_path / "run", resume=True, say=said.append)
+    assert any("going on from epoch" in line for line in said)
+    log, expected = read_log(tmp_path / "run"), read_log(unbroken)
+    assert [row["epoch"] for row in log] == [row["epoch"] for row in expected]
+    for row, unbroken_row in zip(log, expected, strict=True):
+        assert row == pytest.approx(unbroken_row, abs=1e-5)
+    for one, other in zip(
+        kt.load_run(tmp_path / "run")[0].weights, kt.load_run(unbroken)[0].weights, strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_a_finished_run_can_be_resumed_for_more_epochs(tables, unbroken, tmp_path):
+    shorter = {**tables, "training": {**tables["training"], "epochs": 1}}
+    kt.train(kt.RunConfig.from_tables(shorter, "test"), tmp_path / "run", say=lambda _: None)
+    config = kt.RunConfig.from_tables(tables, "test")
+    kt.train(config, tmp_path / "run", resume=True, say=lambda _: None)
+    assert read_log(tmp_path / "run")[-1] == pytest.approx(read_log(unbroken)[-1], abs=1e-5)
+
+
+def test_resuming_what_is_done_leaves_it_as_it_is(tables, unbroken):
+    before = read_log(unbroken), kt.load_run(unbroken)[0].get_weights()
+    kt.train(kt.RunConfig.from_tables(tables, "test"), unbroken, resume=True, say=lambda _: None)
+    after = read_log(unbroken), kt.load_run(unbroken)[0].get_weights()
+    assert before[0] == after[0]
+    for one, other in zip(before[1], after[1], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_run_directory_in_use_is_refused_without_resume(tables, unbroken):
+    with pytest.raises(kt.InputError, match="Add --resume"):
+        kt.train(kt.RunConfig.from_tables(tables, "test"), unbroken)
+
+
+def test_a_run_is_not_resumed_with_another_config(tables, unbroken):
+    other = {**tables, "model": {**tables["model"], "d_ff": 64}}
+    with pytest.raises(kt.InputError, match=r"model\.d_ff=32, but the config says 64"):
+        kt.train(kt.RunConfig.from_tables(other, "test"), unbroken, resume=True)
+
+
+def test_a_directory_of_other_files_is_left_alone(tables, tmp_path):
+    (tmp_path / "thesis.txt").write_text("five years of work")
+    with pytest.raises(kt.InputError, match="not empty and not a run"):
+        kt.train(kt.RunConfig.from_tables(tables, "test"), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_mixed_precision_trains(tables, tmp_path):
+    mixed = {
+        **tables,
+        "training": {**tables["training"], "epochs": 2, "precision": "mixed_bfloat16"},
+    }
+    kt.train(kt.RunConfig.from_tables(mixed, "test"), tmp_path / "run", say=lambda _: None)
+    log = read_log(tmp_path / "run")
+    assert log[1]["loss"] < log[0]["loss"]
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "weights.npz"
+    path.write_text("old")
+
+    def fail(part):
+        part.write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, fail)
+    assert path.read_text() == "old"
+    assert Checkpoints(tmp_path).paths() == []
+
+
+def test_a_checkpoint_of_another_model_is_refused(unbroken):
+    model = kt.Transformer(kt.ModelConfig(9, d_model=8, d_ff=8, num_heads=2))
+    checkpoints = Checkpoints(unbroken / "checkpoints")
+    with pytest.raises(kt.InputError, match="of another model"):
+        checkpoints.restore_weights(model, checkpoints.last())
