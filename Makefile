@@ -5,7 +5,7 @@ VENV = .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: demo test test-jax lint format clean
+.PHONY: demo test test-jax lint format wheel clean
 
 demo: $(INSTALLED)
 	$(BIN)/keras-transformer demo
@@ -25,8 +25,11 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+wheel: $(INSTALLED)
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build dist *.egg-info
 
 # The stamp is written last, so that a broken installation is done again.
 $(INSTALLED): requirements.txt pyproject.toml

@@ -51,7 +51,7 @@ def demo(directory: str | Path, overrides: list[str], say=print) -> float:
     for line, translation in list(zip(lines, translations, strict=True))[:8]:
         say(f"   {line}  ->  {translation}")
 
-    example = next(line for line in lines if line.endswith("2024") or "September" in line)
+    example = next(line for line in lines if "day, September" in line)  # English, with a weekday
     picture = directory / "attention.png"
     plot_cross_attention(model, tokenizer, example, translator([example])[0], picture)
     say(f"5. What the decoder looks at while it writes {example!r}: {picture}")
@@ -73,5 +73,5 @@ def plot_cross_attention(
         maps,
         source=tokenizer.pieces(source_ids),
         target=tokenizer.pieces([*target_ids, END]),  # a row is labelled with what it writes
-        titles=[f"decoder layer {height}" for height in range(1, len(maps) + 1)],
+        titles=[f"decoder layer {height}, mean of heads" for height in range(1, len(maps) + 1)],
     )

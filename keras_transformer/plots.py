@@ -25,7 +25,7 @@ def plot_attention(
         target: the T pieces that look.
         titles: a title for each map.
     """
-    size = (len(scores) * (INCHES * len(source) + 0.9), INCHES * len(target) + 1.3)
+    size = (len(scores) * (INCHES * len(source) + 1.2), INCHES * len(target) + 1.8)
     figure = Figure(figsize=size, layout="constrained", dpi=150)
     all_axes = figure.subplots(1, len(scores), sharey=True, squeeze=False)[0]
     for axes, weights, title in zip(all_axes, scores, titles, strict=True):
@@ -34,4 +34,6 @@ def plot_attention(
         axes.set_xticks(range(len(source)), source, fontsize=8, rotation=90)
         axes.set_yticks(range(len(target)), target, fontsize=8)
         axes.tick_params(length=0)
+        axes.set_xlabel("looks at", fontsize=8)
+    all_axes[0].set_ylabel("while it writes", fontsize=8)
     figure.savefig(path)

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 def data(tmp_path_factory):
     directory = tmp_path_factory.mktemp("data")
     write_dates(directory, {"train": 200, "test": 20})
+    (directory / "empty").mkdir()
     return directory
 
 
@@ -103,7 +104,7 @@ NOT_UTF8 = b"a\nb\xe9\n"
 # The file `bad` holds the given bytes; DATA and RUN stand for the directories.
 BAD_INPUT = [
     ("translate DATA/nowhere", b"", "nowhere: there is no such run directory"),
-    ("translate DATA", b"", "not a run directory: it has no config.toml"),
+    ("translate DATA/empty", b"", "not a run directory: it has no config.toml"),
     ("translate RUN --input DATA/nothing", b"", "nothing: there is no such file"),
     ("translate RUN --input DATA/bad", NOT_UTF8, "bad, line 2: not UTF-8 (byte 0xe9 at column 2)"),
     ("evaluate RUN --source DATA/bad --reference DATA/bad", b"", "no lines"),
@@ -118,7 +119,7 @@ BAD_INPUT = [
     ("train DATA/config.toml --run-dir /proc/run", b"", "/proc/run"),
     ("train DATA/config.toml epochs=3 --run-dir DATA/x", b"", "expected table.key=value"),
     (
-        "train DATA/config.toml tokenizer.vocabulary_size=9 --run-dir DATA/x",
+        "train DATA/config.toml tokenizer.kind=bpe tokenizer.vocabulary_size=9 --run-dir DATA/x",
         b"",
         "Change tokenizer.vocabulary_size",
     ),

@@ -82,8 +82,8 @@ class Tokenizer:
                 minloglevel=2,
             )
         except RuntimeError as error:
-            # "Internal: src/trainer_interface.cc(582) [...] Vocabulary size is smaller than ..."
-            reason = str(error).rpartition("] ")[2].strip().rstrip(".")
+            # "Internal: src/trainer.cc(582) [(...)] Vocabulary size too high. Please set ..."
+            reason = str(error).rpartition("] ")[2].partition(". ")[0]
             raise InputError(
                 f"No {kind} vocabulary of {vocabulary_size} pieces can be learned from this text: "
                 f"{reason}. Change tokenizer.vocabulary_size."

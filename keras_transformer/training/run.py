@@ -16,6 +16,7 @@ from pathlib import Path
 
 import keras
 import tomli_w
+from keras import ops
 
 from keras_transformer.config import RunConfig
 from keras_transformer.data.batches import Batches
@@ -115,6 +116,12 @@ def compile_model(config: RunConfig) -> Transformer:
         metrics=[TokenAccuracy(), Perplexity()],
         jit_compile=training.jit_compile,
     )
+    # The variables of optimizer and metrics, which the first update would make: a checkpoint fills
+    # them before that.
+    optimizer.build(model.trainable_variables)
+    labels, logits = ops.ones((1, 1), "int32"), ops.zeros((1, 1, config.model.vocabulary_size))
+    model.compute_metrics(x=None, y=labels, y_pred=logits)
+    model.reset_metrics()
     return model
 
 
@@ -214,11 +221,13 @@ def _forget_epochs(path, first):
     if not path.exists():
         return
     with open(path, newline="") as file:
-        head, *rows = csv.reader(file)
-    rows = [row for row in rows if int(row[0]) < first]
+        rows = list(csv.reader(file))
+    # The kill may have come before the heading, or in the middle of the last line.
+    whole = [row for row in rows[1:] if len(row) == len(rows[0])]
+    rows = rows[:1] + [row for row in whole if int(row[0]) < first]
 
     def write(part):
         with open(part, "w", newline="") as file:
-            csv.writer(file, lineterminator=os.linesep).writerows([head, *rows])
+            csv.writer(file, lineterminator=os.linesep).writerows(rows)
 
     write_atomically(path, write)

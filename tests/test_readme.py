@@ -1,0 +1,58 @@
+"""What the README promises."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.config import RunConfig
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_example_runs_and_learns(tmp_path, monkeypatch, capsys):
+    (example,) = blocks("python")
+    assert len([line for line in example.splitlines() if line.strip()]) <= 21
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(example, names)
+    history = names["model"].history.history
+    assert history["val_accuracy"][-1] > 0.95
+    loaded = keras.saving.load_model("backwards.keras")
+    source = np.array([[3, 4, 5, 6, 7, 8]], "int32")
+    target = np.array([[1, 8, 7, 6, 5, 4]], "int32")
+    written = np.argmax(loaded.predict({"source": source, "target": target}, verbose=0), axis=-1)
+    assert written.tolist() == [[8, 7, 6, 5, 4, 3]]
+
+
+def test_the_config_is_one_that_train_takes():
+    (config,) = blocks("toml")
+    RunConfig.from_tables(tomllib.loads(config), "README.md")
+
+
+def test_every_public_name_is_documented_with_an_example_that_the_doctests_run():
+    for name in kt.__all__:
+        thing = getattr(kt, name)
+        assert thing.__doc__, name
+        if isinstance(thing, type) and name not in ("InputError", "RunConfig"):
+            assert ">>>" in thing.__doc__, name
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)\)", README))
+def test_links_lead_somewhere(link):
+    assert (ROOT / link).exists()
+
+
+def test_the_layers_it_lists_exist():
+    table = re.findall(r"^\| (`.*?) \|", README, flags=re.MULTILINE)
+    for name in re.findall(r"`(\w+)`", " ".join(table)):
+        assert hasattr(kt, name), name
