@@ -30,6 +30,9 @@ def write_dates(directory: str | Path, sizes: dict[str, int], seed: int = 1) -> 
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     write_dates(directory, {"train": 3}, seed=9)
     ...     print(pathlib.Path(directory, "train.iso").read_text("utf-8"), end="")
+    1966-01-05
+    1904-08-31
+    2022-07-24
     """
     generator = random.Random(seed)
     days = [FIRST + datetime.timedelta(days) for days in range((LAST - FIRST).days + 1)]

@@ -24,7 +24,7 @@ class Translator:
 
     >>> from keras_transformer import ModelConfig, Tokenizer, Transformer, Translator
     >>> tokenizer = Tokenizer.learn(["to be or not to be"] * 9, vocabulary_size=12, kind="char")
-    >>> model = Transformer(ModelConfig.preset("tiny", tokenizer.vocabulary_size))
+    >>> model = Transformer(ModelConfig.preset("tiny", vocabulary_size=12))
     >>> len(Translator(model, tokenizer)(["to be", "or not"]))  # untrained, so nonsense
     2
     """
