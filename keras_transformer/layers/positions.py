@@ -86,8 +86,8 @@ class LearnedPositions(keras.layers.Layer):
         )
 
     def call(self, x, offset=0):
-        length = x.shape[1]
-        if length is not None and length > self.max_length:
+        length = x.shape[1]  # None or a symbol while the model is being made
+        if isinstance(length, int) and length > self.max_length:
             raise ValueError(
                 f"A sequence of {length} places came, but only max_length={self.max_length} "
                 "positions were learned. Shorten the sequence or use sinusoidal positions."
