@@ -3,6 +3,7 @@
 from keras_transformer.attention.multi_head import CrossAttention, SelfAttention
 from keras_transformer.attention.softmax import DotProductAttention
 from keras_transformer.config import ModelConfig, RunConfig
+from keras_transformer.config_file import read_config, read_tables
 from keras_transformer.errors import InputError
 from keras_transformer.generation.translate import Translator
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
@@ -50,6 +51,8 @@ __all__ = [
     "Translator",
     "WarmupSchedule",
     "load_run",
+    "read_config",
+    "read_tables",
     "train",
 ]
 __version__ = VERSION

@@ -1,16 +1,18 @@
 """The command line: demo | train | translate | evaluate."""
 
 import argparse
+import os
 import sys
 from itertools import islice
 from pathlib import Path
 
-from keras_transformer.config import RunConfig
+from keras_transformer.config_file import read_config
 from keras_transformer.data.corpus import decode_lines, read_lines, read_pairs
 from keras_transformer.demo import demo
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import score
 from keras_transformer.generation.translate import Translator
+from keras_transformer.training.checkpoint import write_atomically
 from keras_transformer.training.run import load_run, train
 from keras_transformer.version import VERSION
 
@@ -23,6 +25,9 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         print(f"keras-transformer: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever reads the output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         if error.filename is None:
             raise
@@ -78,15 +83,16 @@ def _demo(parsed):
 
 
 def _train(parsed):
-    config = RunConfig.read(parsed.config, parsed.overrides)
+    config = read_config(parsed.config, parsed.overrides)
     train(config, parsed.run_dir, resume=parsed.resume)
     print(f"done: keras-transformer translate {parsed.run_dir}")
 
 
 def _translate(parsed):
     if parsed.input:
-        for _ in read_lines(parsed.input):  # a fault in the file is found before the first line out
-            pass
+        # A fault in the file is found before the first line is out.
+        if not sum(1 for _ in read_lines(parsed.input)):
+            raise InputError(f"{parsed.input}: no lines. Give a file with sentences.")
         lines, at_once = read_lines(parsed.input), 1000
     else:
         lines = decode_lines(sys.stdin.buffer, "standard input")
@@ -99,11 +105,14 @@ def _translate(parsed):
 
 
 def _evaluate(parsed):
+    if parsed.output and not Path(parsed.output).absolute().parent.is_dir():
+        raise InputError(f"{parsed.output}: its directory is not there. Make it first.")
     pairs = list(read_pairs((parsed.source, parsed.reference)))
     sources, references = map(list, zip(*pairs, strict=True))
     translations = Translator(*load_run(parsed.run_dir))(sources)
     if parsed.output:
-        Path(parsed.output).write_text("".join(f"{line}\n" for line in translations), "utf-8")
+        text = "".join(f"{line}\n" for line in translations)
+        write_atomically(parsed.output, lambda path: path.write_text(text, "utf-8"))
     print(score(translations, references, parsed.tokenize, parsed.lowercase))
 
 

@@ -1,12 +1,8 @@
-"""What a model and a run are made of: frozen dataclasses, read from TOML, checked by field."""
+"""What a model and a run are made of: frozen dataclasses, checked field by field."""
 
 import dataclasses
 import difflib
-import tomllib
-import types
-import typing
-from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import keras
 
@@ -94,9 +90,11 @@ class ModelConfig:
         _check_choice(self, "positions", POSITIONS)
         _check_choice(self, "norm", NORMS)
         if self.d_model % (2 * self.num_heads):
-            raise InputError(
-                f"model.d_model is {self.d_model}, which {self.num_heads} heads of an even size "
-                f"cannot share: choose a multiple of {2 * self.num_heads}."
+            raise FieldError(
+                self,
+                "d_model",
+                f" is {self.d_model}, which {self.num_heads} heads of an even size cannot share: "
+                f"choose a multiple of {2 * self.num_heads}.",
             )
         for name in ("encoder_heads", "decoder_heads", "cross_heads"):
             _check_reading(self, name, lambda spec: parse_heads(spec, self.num_heads))
@@ -161,18 +159,22 @@ class DataConfig:
         for name in ("tokens_per_batch", "max_tokens", "shuffle_pairs"):
             _check(self, name, "a positive number", lambda value: value > 0)
         if self.max_tokens > self.tokens_per_batch:
-            raise InputError(
-                f"data.max_tokens is {self.max_tokens}, more than the {self.tokens_per_batch} of "
-                "data.tokens_per_batch: a longest sentence would not fit into a batch."
+            raise FieldError(
+                self,
+                "max_tokens",
+                f" is {self.max_tokens}, more than data.tokens_per_batch={self.tokens_per_batch}: "
+                "a longest sentence would not fit into a batch.",
             )
         for split in ("train", "validation"):
             names = (split, f"{split}_source", f"{split}_target")
             given = tuple(getattr(self, name) is not None for name in names)
             # A TSV, or two files; validation may be left out, train is asked for when it is read.
             if given not in {(True, False, False), (False, True, True), (False, False, False)}:
-                raise InputError(
-                    f"Give either data.{split} (one TSV file) or both data.{split}_source and "
-                    f"data.{split}_target."
+                raise FieldError(
+                    self,
+                    names[given.index(True)],
+                    f": give either data.{split} (one TSV file) or both data.{split}_source and "
+                    f"data.{split}_target.",
                 )
 
     def files(self, split: str) -> tuple[str, ...]:
@@ -218,7 +220,8 @@ class TrainingConfig:
             _check(self, name, "at least 1", lambda value: value >= 1)
         for name in ("beta_1", "beta_2", "label_smoothing"):
             _check(self, name, "at least 0 and below 1", lambda value: 0 <= value < 1)
-        _check(self, "clip_norm", "at least 0", lambda value: value >= 0)
+        for name in ("clip_norm", "seed"):
+            _check(self, name, "at least 0", lambda value: value >= 0)
         _check(self, "epsilon", "a positive number", lambda value: value > 0)
         _check(self, "peak_learning_rate", "a positive number", lambda v: v is None or v > 0)
         _check_choice(self, "precision", PRECISIONS)
@@ -233,130 +236,46 @@ class RunConfig:
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
 
-    @classmethod
-    def read(cls, path: str | Path, overrides: typing.Sequence[str] = ()) -> Self:
-        """Reads a TOML file, then `table.key=value` overrides.
-
-        The model's vocabulary size is the tokenizer's, so [model] has none; it may name a preset.
-        """
-        try:
-            tables = tomllib.loads(Path(path).read_text("utf-8"))
-        except FileNotFoundError:
-            raise InputError(f"{path}: there is no such config file.") from None
-        except (UnicodeDecodeError, IsADirectoryError) as error:
-            raise InputError(f"{path}: not a text file in UTF-8 ({error}).") from None
-        except tomllib.TOMLDecodeError as error:
-            raise InputError(f"{path}: not valid TOML: {error}.") from None
-        for override in overrides:
-            _override(tables, override)
-        return cls.from_tables(tables, where=str(path))
-
-    @classmethod
-    def from_tables(cls, tables: dict[str, Any], where: str) -> Self:
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name, table in tables.items():
-            if name not in known:
-                raise InputError(f"{where}: unknown table [{name}]. {_suggest(name, known)}")
-            if not isinstance(table, dict):
-                raise InputError(f"{where}: {name} is a table: write [{name}] on its own line.")
-        tokenizer = _read(TokenizerConfig, tables.get("tokenizer", {}), where, "tokenizer")
-        model = dict(tables.get("model", {}))
-        for name in ("vocabulary_size", "target_vocabulary_size"):
-            if name in model:
-                raise InputError(
-                    f"{where}: model.{name} is the tokenizer's to say: "
-                    "set tokenizer.vocabulary_size."
-                )
-        preset = model.pop("preset", None)
-        if preset is not None and preset not in PRESETS:
-            raise InputError(f"{where}: model.preset is {preset!r}: choose {', '.join(PRESETS)}.")
-        model = PRESETS.get(preset, {}) | model | {"vocabulary_size": tokenizer.vocabulary_size}
-        return cls(
-            model=_read(ModelConfig, model, where, "model", hidden=("vocabulary_size",)),
-            tokenizer=tokenizer,
-            data=_read(DataConfig, tables.get("data", {}), where, "data"),
-            training=_read(TrainingConfig, tables.get("training", {}), where, "training"),
-        )
-
-    def to_tables(self) -> dict[str, dict[str, Any]]:
-        """The tables that `from_tables` reads; TOML has no null, so what is None is left out."""
-        tables = {
-            name: {key: value for key, value in table.items() if value is not None}
-            for name, table in dataclasses.asdict(self).items()
-        }
-        del tables["model"]["vocabulary_size"]
-        return tables
-
-
-def _read(cls, table, where, name, hidden=()):
-    types_of = typing.get_type_hints(cls)
-    for key, value in table.items():
-        if key not in types_of:
-            known = [key for key in types_of if key not in hidden]
-            raise InputError(f"{where}: unknown key {name}.{key}. {_suggest(key, known)}")
-        if not _fits(value, types_of[key]):
-            raise InputError(
-                f"{where}: {name}.{key} is {value!r}; expected {_describe(types_of[key])}."
+    def __post_init__(self):
+        if self.data.max_tokens > self.model.max_length:
+            raise FieldError(
+                self.data,
+                "max_tokens",
+                f" is {self.data.max_tokens}, more than model.max_length="
+                f"{self.model.max_length}: the model could not read such a sentence.",
             )
-    try:
-        return cls(**table)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
 
 
-def _override(tables, text):
-    """Puts `table.key=value` into the tables; a value that is not TOML is a plain string."""
-    key, equals, value = text.partition("=")
-    table, dot, field = key.strip().partition(".")
-    if not (equals and dot and field):
-        raise InputError(f"Override {text!r}: expected table.key=value, as in training.epochs=20.")
-    try:
-        value = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = value.strip()
-    if not isinstance(tables.setdefault(table, {}), dict):
-        raise InputError(f"Override {text!r}: {table} is not a table in the config file.")
-    tables[table][field] = value
+class FieldError(InputError):
+    """A field of a config has a value that it cannot have."""
+
+    def __init__(self, config, name, problem):
+        self.table = type(config).__name__.removesuffix("Config").lower()
+        self.field = name
+        super().__init__(f"{self.table}.{name}{problem}")
 
 
-def _fits(value, expected):
-    if isinstance(expected, types.UnionType):
-        return any(_fits(value, kind) for kind in typing.get_args(expected))
-    if expected is float:
-        return type(value) in (int, float)
-    return type(value) is expected
-
-
-def _describe(expected):
-    if isinstance(expected, types.UnionType):
-        expected = typing.get_args(expected)[0]
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[expected]
-
-
-def _suggest(name, known):
+def suggest(name, known, otherwise="Known"):
+    """The one of the known names that was probably meant, or all of them."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}."
-
-
-def _table(config):
-    return type(config).__name__.removesuffix("Config").lower()
+    return f"Did you mean {near[0]}?" if near else f"{otherwise}: {', '.join(known)}."
 
 
 def _check(config, name, expected, holds):
     value = getattr(config, name)
     if not holds(value):
-        raise InputError(f"{_table(config)}.{name} is {value!r}; expected {expected}.")
+        raise FieldError(config, name, f" is {value!r}; expected {expected}.")
 
 
 def _check_reading(config, name, read):
     try:
         read(getattr(config, name))
     except ValueError as error:
-        raise InputError(f"{_table(config)}.{name}: {error}") from None
+        raise FieldError(config, name, f": {error}") from None
 
 
 def _check_choice(config, name, choices):
     value = getattr(config, name)
     if value not in choices:
-        near = _suggest(str(value), choices).replace("Known:", "Choose")
-        raise InputError(f"{_table(config)}.{name} is {value!r}. {near}")
+        near = suggest(str(value), choices, otherwise="Choose")
+        raise FieldError(config, name, f" is {value!r}. {near}")

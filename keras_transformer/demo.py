@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from keras import ops
 
-from keras_transformer.config import RunConfig
+from keras_transformer.config_file import read_config
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.dates import write_dates
 from keras_transformer.evaluation import score
@@ -24,17 +24,18 @@ def demo(directory: str | Path, overrides: list[str], say=print) -> float:
     """Runs the demo in a directory and returns the exact match on held-out dates, in per cent."""
     directory = Path(directory)
     data, run_dir = directory / "data", directory / "run"
-    data.mkdir(parents=True, exist_ok=True)
-    write_dates(data, SIZES)
-    say(f"1. Dates in 18 languages are in {data}; no date of the test is in the training.")
-
     files = [
         f"data.{split}_{side}={data / split!s}.{ending}"
         for split in ("train", "validation")
         for side, ending in (("source", "text"), ("target", "iso"))
     ]
     with resources.as_file(resources.files("keras_transformer") / "demo.toml") as path:
-        config = RunConfig.read(path, [*files, *overrides])
+        config = read_config(path, [*files, *overrides])
+
+    data.mkdir(parents=True, exist_ok=True)
+    write_dates(data, SIZES)
+    say(f"1. Dates in 18 languages are in {data}; no date of the test is in the training.")
+
     say(f"2. Training; a run that is in {run_dir} already is gone on with.")
     began = time.monotonic()
     train(config, run_dir, resume=True, say=lambda line: say(f"   {line}"))

@@ -14,6 +14,7 @@ STAGES = [
     {"data"},
     {"attention", "layers"},
     {"config"},
+    {"config_file"},
     {"models"},
     {"training"},
     {"generation"},

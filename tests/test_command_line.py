@@ -33,7 +33,6 @@ def config(data):
         num_heads = 2
         encoder_layers = 1
         decoder_layers = 1
-        max_length = 64
         [tokenizer]
         kind = "char"
         vocabulary_size = 300
@@ -94,7 +93,8 @@ def test_a_mistake_is_one_line_and_exit_code_2_without_a_trace_of_it(config, tmp
     assert done.returncode == 2
     assert done.stdout == b""
     assert done.stderr.decode() == (
-        f"keras-transformer: {config}: unknown key training.epoch. Did you mean epochs?\n"
+        "keras-transformer: override 'training.epoch=3': unknown key training.epoch. "
+        "Did you mean epochs?\n"
     )
     assert not (tmp_path / "run").exists()
 
@@ -135,9 +135,23 @@ BAD_INPUT = [
     ),
     (
         "train DATA/config.toml data.validation=DATA/bad --run-dir DATA/x",
-        NOT_UTF8,
-        "bad, line 1: 0 tabs",
+        b"a\tb\nc\t\xe9\n",
+        "bad, line 2: not UTF-8",
     ),
+    ("translate RUN --input DATA/bad", b"", "bad: no lines"),
+    (
+        "evaluate RUN --source DATA/test.text --reference DATA/test.iso --output DATA/no/where",
+        b"",
+        "its directory is not there",
+    ),
+    ("train DATA/config.toml model.encoder_heads=dot(window=3) --run-dir DATA/x", b"", "window"),
+    ("train DATA/config.toml model.activation=glu --run-dir DATA/x", b"", "[model] cannot be made"),
+    (
+        "train DATA/config.toml data.train=DATA/bad --run-dir DATA/x",
+        b"a\tb",
+        "give either data.train",
+    ),
+    ("demo training.epoch=3 --directory DATA/x", b"", "Did you mean epochs?"),
 ]
 
 
@@ -154,6 +168,17 @@ def test_bad_input_is_one_line_exit_code_2_and_nothing_written(
     assert printed.err.startswith("keras-transformer: ")
     assert printed.err.count("\n") == 1
     assert sorted(data.rglob("*")) == before
+
+
+def test_a_reader_that_leaves_early_is_no_error(run_dir, data):
+    command = Path(sys.executable).parent / "keras-transformer"
+    done = subprocess.run(
+        f"yes '1 May 2024' | head -20000 | {command} translate {run_dir} | head -1; "
+        "echo ${PIPESTATUS[2]}",
+        shell=True, executable="/bin/bash", capture_output=True, timeout=300,
+    )  # fmt: skip
+    assert done.stderr == b""
+    assert done.stdout.endswith(b"\n0\n")
 
 
 def test_a_line_that_is_not_utf8_on_standard_input_is_named(run_dir):

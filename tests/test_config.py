@@ -1,6 +1,7 @@
 import pytest
 
-from keras_transformer import InputError, ModelConfig, RunConfig
+from keras_transformer import InputError, ModelConfig, read_config, read_tables
+from keras_transformer.config_file import to_tables, write_config
 
 
 @pytest.fixture
@@ -10,7 +11,7 @@ def config(tmp_path):
     def read(text, *overrides):
         path = tmp_path / "config.toml"
         path.write_text(text, "utf-8")
-        return RunConfig.read(path, overrides)
+        return read_config(path, overrides)
 
     return read
 
@@ -36,9 +37,11 @@ def test_overrides_win_and_are_read_as_toml_or_as_text(config):
     assert read.data.files("train") == ("some/file.tsv",)
 
 
-def test_tables_round_trip(config):
+def test_tables_and_files_round_trip(config, tmp_path):
     read = config('[model]\npreset = "tiny"\n', "data.train_source=a", "data.train_target=b")
-    assert RunConfig.from_tables(read.to_tables(), "again") == read
+    assert read_tables(to_tables(read)) == read
+    write_config(read, tmp_path / "again.toml")
+    assert read_config(tmp_path / "again.toml") == read
 
 
 @pytest.mark.parametrize(
@@ -61,12 +64,32 @@ def test_tables_round_trip(config):
         ('[data]\ntrain_source = "a"\n', r"both data.train_source and data.train_target"),
         ("[data]\nmax_tokens = 9999\n", r"would not fit into a batch"),
         ("[training]\nepochs = 0\n", r"training.epochs is 0; expected at least 1"),
+        ("[training]\nseed = -1\n", r"training.seed is -1; expected at least 0"),
+        ('[model]\npreset = ["tiny"]\n', r"choose tiny, small, base, big"),
+        ("[model]\nmax_length = 16\n", r"data.max_tokens is 128, more than model.max_length=16"),
         ("[training\n", r"not valid TOML"),
     ],
 )
 def test_a_mistake_is_named_with_its_place_and_remedy(config, text, message):
-    with pytest.raises(InputError, match=rf"config.toml: .*{message}"):
+    with pytest.raises(InputError, match=rf"config.toml.*: .*{message}"):
         config(text)
+
+
+def test_the_line_of_a_mistake_is_named(config):
+    text = "[model]\nd_ff = 8\n\n[training]\n# epochs = 1\nepochs = 0\n"
+    with pytest.raises(InputError, match=r"config.toml, line 6: training.epochs is 0"):
+        config(text)
+    with pytest.raises(InputError, match=r"config.toml, line 3: unknown table \[dada\]"):
+        config("[model]\n\n[dada]\n")
+
+
+def test_a_mistake_in_an_override_is_not_blamed_on_the_file(config):
+    with pytest.raises(InputError, match=r"^override 'training.epoch=3': unknown key"):
+        config("[training]\nepochs = 1\n", "training.epoch=3")
+    with pytest.raises(InputError, match=r"^override 'model.dropout=2': model.dropout is 2"):
+        config("[model]\ndropout = 0.1\n", "model.dropout=2")
+    with pytest.raises(InputError, match=r"^override 'trainig.epochs=3': unknown table"):
+        config("", "trainig.epochs=3")
 
 
 @pytest.mark.parametrize("override", ["epochs=3", "training.epochs", "training=3"])

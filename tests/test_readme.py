@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.config import RunConfig
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -36,7 +35,7 @@ def test_the_example_runs_and_learns(tmp_path, monkeypatch, capsys):
 
 def test_the_config_is_one_that_train_takes():
     (config,) = blocks("toml")
-    RunConfig.from_tables(tomllib.loads(config), "README.md")
+    kt.read_tables(tomllib.loads(config))
 
 
 def test_every_public_name_is_documented_with_an_example_that_the_doctests_run():

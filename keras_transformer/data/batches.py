@@ -36,7 +36,8 @@ class Batches:
     A batch is ({"source": [B, S], "target": [B, T]}, labels [B, T]), int32, padded with 0. The
     source ends with the end id, the target begins with the begin id, and the labels are the target
     one place on. Pairs of like length share a batch, and each side is padded to one of a small set
-    of lengths. What comes in which order depends on the seed and the epoch alone.
+    of lengths. The order depends on the seed, the epoch
+    and TensorFlow's global seed, which `keras.utils.set_random_seed` sets.
 
     Args:
         files: (tsv,) or (source, target).

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from babel.dates import format_date
 
-# Seven scripts.
+# Six scripts.
 LANGUAGES = "cs de el en es fi fr hi it ja ko nl pl pt ru sv tr zh".split()  # noqa: SIM905
 FORMATS = ("full", "long", "medium")
 FIRST, LAST = datetime.date(1900, 1, 1), datetime.date(2099, 12, 31)

@@ -5,7 +5,7 @@ from keras import ops
 from keras_transformer import masks
 
 
-def decode_greedily(step, state, batch_size, length, begin, end):
+def decode_greedily(step, state, limits, length, begin, end):
     """Takes the most probable token at every place, from the begin id to the end id.
 
     Knows nothing of the model: the step function does.
@@ -13,8 +13,8 @@ def decode_greedily(step, state, batch_size, length, begin, end):
     Args:
         step: called as step(ids [B], state, index); returns logits [B, V] and the new state.
         state: a tree of batch-first tensors.
-        batch_size: B.
-        length: the most tokens to decode, the end id among them.
+        limits: int32 [B], the most tokens of each row, the end id among them.
+        length: at least the largest limit.
         begin: the id that the first step is given.
         end: the id that ends a sentence.
 
@@ -23,7 +23,7 @@ def decode_greedily(step, state, batch_size, length, begin, end):
     """
 
     def unfinished(index, ids, last, finished, state):
-        return ops.logical_and(index < length, ops.logical_not(ops.all(finished)))
+        return ops.logical_not(ops.all(finished))
 
     def decode_one(index, ids, last, finished, state):
         logits, state = step(last, state, index)
@@ -31,8 +31,11 @@ def decode_greedily(step, state, batch_size, length, begin, end):
         last = ops.where(finished, masks.PADDING, last)
         here = (masks.positions(length) == index)[None, :]  # [1, length]
         ids = ops.where(here, last[:, None], ids)
-        return index + 1, ids, last, ops.logical_or(finished, last == end), state
+        index = index + 1
+        finished = finished | (last == end) | (index >= limits)
+        return index, ids, last, finished, state
 
+    batch_size = ops.shape(limits)[0]
     beginning = (
         ops.convert_to_tensor(0, "int32"),
         ops.full((batch_size, length), masks.PADDING, "int32"),

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer import masks
 from keras_transformer.data.batches import bucket_lengths
 from keras_transformer.generation.loop import decode_greedily
 from keras_transformer.models.transformer import Transformer
@@ -45,7 +46,7 @@ class Translator:
         for rows in self._batch([len(ids) + 1 for ids in sources]):
             batch = self._pad([sources[row] for row in rows])
             targets = np.asarray(self.decoder.predict_on_batch(batch))
-            for row, target in zip(rows, targets, strict=False):
+            for row, target in zip(rows, targets, strict=True):
                 translations[row] = self._text(target)
         return translations
 
@@ -84,13 +85,20 @@ class GreedyDecoder(keras.Model):
 
     def call(self, source):
         batch_size, source_length = ops.shape(source)[0], ops.shape(source)[1]
-        # Room for a target of twice the source's length and then some, whatever the language.
-        length = ops.minimum(2 * source_length + 16, self.model.config.max_length)
+        most = self.model.config.max_length
+
+        # Room for a target of twice the source's length and then some, whatever the language. Each
+        # row's limit is its own, so that it does not depend on the rows beside it.
+        source_lengths = ops.sum(ops.cast(masks.keep_tokens(source), "int32"), axis=1)  # [B]
+        limits = ops.minimum(2 * source_lengths + 16, most)
+        room = 2 * source_length + 16
+        length = min(room, most) if isinstance(room, int) else ops.minimum(room, most)
+
         memory = self.model.encode(source)
         return decode_greedily(
             lambda ids, state, index: self.model.step(ids, state, memory, index=index),
             self.model.start(batch_size, length),
-            batch_size,
+            limits,
             length,
             BEGIN,
             END,

@@ -79,7 +79,7 @@ class LearnedPositions(keras.layers.Layer):
         self.max_length = max_length
 
     def build(self, x_shape):
-        # Of the size of the token embeddings that they are added to.
+        # As fairseq does: small beside the scaled token embeddings, which have unit variance.
         initializer = keras.initializers.RandomNormal(stddev=x_shape[-1] ** -0.5)
         self.positions = self.add_weight(
             shape=(self.max_length, x_shape[-1]), initializer=initializer, name="positions"

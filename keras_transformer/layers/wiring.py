@@ -59,6 +59,8 @@ class CrossWiring(keras.layers.Layer):
             stretch = len(outputs) / self.decoder_layers
             heights = [round((height + 1) * stretch) for height in range(self.decoder_layers)]
             return [outputs[max(height, 1) - 1] for height in heights]
-        weights = ops.softmax(self.logits, axis=-1)  # [decoder layers, encoder layers]
-        mixed = ops.einsum("ij,jbsd->ibsd", weights, ops.stack(outputs))
+        # [decoder layers, encoder layers], in float32 like every softmax
+        weights = ops.softmax(ops.cast(self.logits, "float32"), axis=-1)
+        outputs = ops.stack(outputs)
+        mixed = ops.einsum("ij,jbsd->ibsd", ops.cast(weights, outputs.dtype), outputs)
         return [mixed[layer] for layer in range(self.decoder_layers)]

@@ -50,7 +50,8 @@ class Transformer(keras.Model):
     """
 
     def __init__(self, config: ModelConfig, dtype=None, name="transformer", **kwargs):
-        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        # By its name, because Keras records a layer's config only from plain values.
+        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy()).name
         self.config = config
         self._make_embeddings(policy)
         self._make_stacks(policy)
@@ -192,14 +193,13 @@ class Transformer(keras.Model):
     def get_config(self):
         return {
             "config": dataclasses.asdict(self.config),
-            "dtype": keras.saving.serialize_keras_object(self.layer_policy),
+            "dtype": self.layer_policy,
             "name": self.name,
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        dtype = keras.saving.deserialize_keras_object(config["dtype"], custom_objects)
-        return cls(ModelConfig(**config["config"]), dtype=dtype, name=config["name"])
+        return cls(ModelConfig(**config["config"]), dtype=config["dtype"], name=config["name"])
 
     def _encode(self, source, **options):
         """The outputs of all encoder layers, and which places of them hold tokens."""

@@ -73,6 +73,7 @@ class Tokenizer:
                 hard_vocab_limit=False,
                 split_digits=split_digits,
                 normalization_rule_name=normalization,
+                max_sentence_length=1 << 20,  # bytes; longer lines are not learned from
                 # Every character of the text: what one language has rarely, another is made of.
                 character_coverage=1.0,
                 pad_id=masks.PADDING,
@@ -83,10 +84,12 @@ class Tokenizer:
             )
         except RuntimeError as error:
             # "Internal: src/trainer.cc(582) [(...)] Vocabulary size too high. Please set ..."
-            reason = str(error).rpartition("] ")[2].partition(". ")[0]
+            reason = str(error).rpartition("]")[2].partition(". ")[0].strip()
+            if reason:
+                reason += ". Change tokenizer.vocabulary_size."
             raise InputError(
-                f"No {kind} vocabulary of {vocabulary_size} pieces can be learned from this text: "
-                f"{reason}. Change tokenizer.vocabulary_size."
+                f"no {kind} vocabulary of {vocabulary_size} pieces can be learned from this text: "
+                f"{reason or 'there is nothing in it but white space.'}"
             ) from None
         return cls(model.getvalue())
 

@@ -31,14 +31,17 @@ class Checkpointing(keras.callbacks.Callback):
         if self.resume_from is not None:
             # Not earlier: `fit` makes the metrics' variables and clears them before this call.
             self.checkpoints.restore(self.model, self.resume_from)
-            _, self.step = self.checkpoints.position(self.resume_from)
+            self.step = self.checkpoints.position(self.resume_from)["step"]
             self.resume_from = None
 
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
         # The last batch's checkpoint is the epoch's, written when validation is done.
         if self.step % self.every == 0 and self.step < self.steps:
-            self.checkpoints.save(self.model, self.epoch, self.step)
+            self._save(self.epoch, self.step)
 
     def on_epoch_end(self, epoch, logs=None):
-        self.checkpoints.save(self.model, epoch + 1, 0)
+        self._save(epoch + 1, 0)
+
+    def _save(self, epoch, step):
+        self.checkpoints.save(self.model, epoch=epoch, step=step, steps=self.steps)

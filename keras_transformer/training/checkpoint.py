@@ -16,10 +16,13 @@ def write_atomically(path: str | Path, write) -> None:
     path = Path(path)
     # The ending stays, because Keras and NumPy look at it.
     part = path.with_name(f".{path.stem}.part{path.suffix}")
-    write(part)
-    with open(part, "rb") as file:
-        os.fsync(file.fileno())  # or a power cut may leave the name without the contents
-    os.replace(part, path)
+    try:
+        write(part)
+        with open(part, "rb") as file:
+            os.fsync(file.fileno())  # or a power cut may leave the name without the contents
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 class Checkpoints:
@@ -45,13 +48,13 @@ class Checkpoints:
         """The newest checkpoint."""
         return next(reversed(self.paths()), None)
 
-    def save(self, model: keras.Model, epoch: int, step: int) -> None:
-        """Writes a checkpoint of a compiled model that stands before batch `step` of `epoch`."""
+    def save(self, model: keras.Model, **position: int) -> None:
+        """Writes a checkpoint of a compiled model, with its position in the data."""
         arrays = {
             f"{number:05d}": ops.convert_to_numpy(variable)
             for number, variable in enumerate(_variables(model))
         }
-        arrays["position"] = np.array(json.dumps({"epoch": epoch, "step": step}))
+        arrays["position"] = np.array(json.dumps(position))
         self.directory.mkdir(exist_ok=True)
         updates = int(ops.convert_to_numpy(model.optimizer.iterations))
         path = self.directory / f"step-{updates:08d}.npz"
@@ -59,11 +62,10 @@ class Checkpoints:
         for old in self.paths()[: -self.keep]:
             old.unlink()
 
-    def position(self, path: Path) -> tuple[int, int]:
-        """The epoch and the batch in it at which a checkpoint stands."""
+    def position(self, path: Path) -> dict[str, int]:
+        """The position in the data that a checkpoint was saved with."""
         with np.load(path) as arrays:
-            position = json.loads(str(arrays["position"]))
-        return position["epoch"], position["step"]
+            return json.loads(str(arrays["position"]))
 
     def restore(self, model: keras.Model, path: Path) -> None:
         """Sets a compiled model, its optimizer and its metrics to what a checkpoint holds."""

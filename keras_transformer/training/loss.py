@@ -37,9 +37,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         self.label_smoothing = label_smoothing
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        weight = ops.cast(masks.keep_tokens(y_true), self.dtype)
-        if sample_weight is not None:
-            weight = weight * sample_weight
+        weight = token_weight(y_true, sample_weight, self.dtype)
         return super().__call__(y_true, y_pred, sample_weight=weight)
 
     def call(self, y_true, y_pred):
@@ -51,6 +49,17 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
 
     def get_config(self):
         return {"label_smoothing": self.label_smoothing, "name": self.name, "dtype": self.dtype}
+
+
+def token_weight(y_true, sample_weight, dtype):
+    """1 for a token, 0 for padding [B, T], times weights of sentences [B] or tokens [B, T]."""
+    weight = ops.cast(masks.keep_tokens(y_true), dtype)
+    if sample_weight is None:
+        return weight
+    sample_weight = ops.cast(sample_weight, dtype)
+    if len(sample_weight.shape) == 1:
+        sample_weight = sample_weight[:, None]
+    return weight * sample_weight
 
 
 def cross_entropy(y_true, y_pred):

@@ -3,8 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer import masks
-from keras_transformer.training.loss import cross_entropy
+from keras_transformer.training.loss import cross_entropy, token_weight
 
 
 class TokenMean(keras.metrics.Mean):
@@ -15,9 +14,7 @@ class TokenMean(keras.metrics.Mean):
         raise NotImplementedError
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        weight = ops.cast(masks.keep_tokens(y_true), self.dtype)
-        if sample_weight is not None:
-            weight = weight * ops.cast(sample_weight, self.dtype)
+        weight = token_weight(y_true, sample_weight, self.dtype)
         super().update_state(self.measure(y_true, y_pred), sample_weight=weight)
 
 

@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 
 import keras
-import tomli_w
 from keras import ops
 
 from keras_transformer.config import RunConfig
+from keras_transformer.config_file import read_config, to_tables, write_config
 from keras_transformer.data.batches import Batches
 from keras_transformer.data.corpus import read_pairs
 from keras_transformer.errors import InputError
@@ -54,51 +54,63 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
     batches, validation = _batches(config, tokenizer, say)
     config = _with_vocabulary(config, tokenizer)
     model = compile_model(config)
-    run_dir.mkdir(parents=True, exist_ok=True)
-    write_atomically(run_dir / "tokenizer.model", tokenizer.save)
-    write_atomically(run_dir / "config.toml", lambda path: _write_config(config, path))
-    say(f"model: {model.count_params():,} weights; run directory: {run_dir}")
-
     checkpoints = Checkpoints(run_dir / "checkpoints", config.training.keep_checkpoints)
     last = checkpoints.last()
-    epoch, step = checkpoints.position(last) if last else (0, 0)
-    if last:
-        say(f"going on from epoch {epoch + 1}, batch {step + 1} of {batches.steps}")
-    _forget_epochs(run_dir / "log.csv", first=epoch)
-    callbacks = [
-        keras.callbacks.CSVLogger(run_dir / "log.csv", append=True),
-        keras.callbacks.TensorBoard(run_dir / "tensorboard", write_graph=False),
-        # Last, so that a checkpoint of an epoch finds the epoch's line written.
-        Checkpointing(checkpoints, config.training.checkpoint_steps, batches.steps, last),
-    ]
+    epoch, step = _position(checkpoints, last, batches)
 
-    def fit(epoch, step, epochs):
-        model.fit(
-            batches.stream(epoch, step),
-            steps_per_epoch=batches.steps - step,
-            initial_epoch=epoch,
-            epochs=epochs,
-            validation_data=validation and validation.epoch(),
-            callbacks=callbacks,
-            shuffle=False,  # the batches are shuffled already
-            verbose=1 if sys.stdout.isatty() else 2,
-        )
-
-    if step:  # the rest of a broken-off epoch
-        fit(epoch, step, epochs=epoch + 1)
-        epoch, step = epoch + 1, 0
-    if epoch < config.training.epochs:
-        fit(epoch, step, epochs=config.training.epochs)
-    elif last and not step:
-        checkpoints.restore_weights(model, last)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    # The config first: it is what makes a directory a run that can be resumed.
+    write_atomically(run_dir / "config.toml", lambda path: write_config(config, path))
+    write_atomically(run_dir / "tokenizer.model", tokenizer.save)
+    say(f"model: {model.count_params():,} weights; run directory: {run_dir}")
+    if epoch >= config.training.epochs:
+        say("all epochs are done already")
+        checkpoints.restore(model, last)
+    else:
+        if last:
+            say(f"going on from epoch {epoch + 1}, batch {step + 1} of {batches.steps}")
+        (run_dir / "model.keras").unlink(
+            missing_ok=True
+        )  # it is no longer what the run has learned
+        _forget_epochs(run_dir / "log.csv", first=epoch)
+        callbacks = [
+            keras.callbacks.CSVLogger(run_dir / "log.csv", append=True),
+            keras.callbacks.TensorBoard(run_dir / "tensorboard", write_graph=False),
+            # Last, so that a checkpoint of an epoch finds the epoch's line written.
+            Checkpointing(checkpoints, config.training.checkpoint_steps, batches.steps, last),
+        ]
+        _fit(model, batches, validation, callbacks, epoch, step, config.training.epochs)
     write_atomically(run_dir / "model.keras", model.save)
     return model
+
+
+def _fit(model, batches, validation, callbacks, epoch, step, epochs):
+    """Trains from batch `step` of `epoch` on, until `epochs` are done."""
+    parts = [(epoch, 0, epochs)]
+    if step:  # the rest of a broken-off epoch has fewer batches than the epochs after it
+        parts = [(epoch, step, epoch + 1), (epoch + 1, 0, epochs)]
+    for first, step, until in parts:
+        if first < until:
+            model.fit(
+                batches.stream(first, step),
+                steps_per_epoch=batches.steps - step,
+                initial_epoch=first,
+                epochs=until,
+                validation_data=validation and validation.epoch(),
+                callbacks=callbacks,
+                shuffle=False,  # the batches are shuffled already
+                verbose=1 if sys.stdout.isatty() else 2,
+            )
 
 
 def compile_model(config: RunConfig) -> Transformer:
     """The model of a run, compiled for `fit`."""
     training = config.training
-    model = Transformer(config.model, dtype=training.precision)
+    try:
+        model = Transformer(config.model, dtype=training.precision)
+    except (TypeError, ValueError) as error:  # such as an option that a head's mechanism has not
+        reason = " ".join(str(error).split())
+        raise InputError(f"The config's [model] cannot be made: {reason}") from None
     if training.peak_learning_rate is None:
         schedule = WarmupSchedule.of_paper(config.model.d_model, training.warmup_steps)
     else:
@@ -138,7 +150,7 @@ def load_run(run_dir: str | Path) -> tuple[Transformer, Tokenizer]:
     checkpoints = Checkpoints(run_dir / "checkpoints")
     if checkpoints.last() is None:
         raise InputError(f"{run_dir}: no checkpoint yet. Wait, or train with --resume.")
-    config = _with_vocabulary(RunConfig.read(run_dir / "config.toml"), tokenizer)
+    config = _with_vocabulary(read_config(run_dir / "config.toml"), tokenizer)
     model = Transformer(config.model, dtype=config.training.precision)
     checkpoints.restore_weights(model, checkpoints.last())
     return model, tokenizer
@@ -148,7 +160,8 @@ def _check_run_dir(config, run_dir, resume):
     if run_dir.exists() and not run_dir.is_dir():
         raise InputError(f"{run_dir}: this is a file; a run needs a directory.")
     if not (run_dir / "config.toml").exists():
-        if run_dir.exists() and any(run_dir.iterdir()):
+        # A name with a dot is what a kill leaves of a file that was being written.
+        if run_dir.exists() and any(path.name[0] != "." for path in run_dir.iterdir()):
             raise InputError(f"{run_dir}: not empty and not a run. Choose another --run-dir.")
         return
     if not resume:
@@ -156,8 +169,8 @@ def _check_run_dir(config, run_dir, resume):
             f"{run_dir}: holds a run already. Add --resume to go on with it, or choose another "
             "--run-dir."
         )
-    before = RunConfig.read(run_dir / "config.toml").to_tables()
-    for table, fields in config.to_tables().items():
+    before = to_tables(read_config(run_dir / "config.toml"))
+    for table, fields in to_tables(config).items():
         for key in fields.keys() | before[table].keys():
             was, now = before[table].get(key), fields.get(key)
             if was != now and f"{table}.{key}" not in RESUMABLE:
@@ -176,13 +189,16 @@ def _tokenizer(config, run_dir, say):
         return Tokenizer.load(run_dir / "tokenizer.model")
     learning = config.tokenizer
     say(f"learning a {learning.kind} vocabulary from {pairs:,} pairs")
-    return Tokenizer.learn(
-        (line for pair in read_pairs(files) for line in pair),
-        learning.vocabulary_size,
-        learning.kind,
-        learning.split_digits,
-        learning.normalization,
-    )
+    try:
+        return Tokenizer.learn(
+            (line for pair in read_pairs(files) for line in pair),
+            learning.vocabulary_size,
+            learning.kind,
+            learning.split_digits,
+            learning.normalization,
+        )
+    except InputError as error:
+        raise InputError(f"{' and '.join(files)}: {error}") from None
 
 
 def _batches(config, tokenizer, say):
@@ -212,8 +228,17 @@ def _with_vocabulary(config, tokenizer):
     return dataclasses.replace(config, model=model)
 
 
-def _write_config(config, path):
-    path.write_text(tomli_w.dumps(config.to_tables()), "utf-8")
+def _position(checkpoints, last, batches):
+    """The epoch, and the batch in it, that a run stands at."""
+    if last is None:
+        return 0, 0
+    position = checkpoints.position(last)
+    if position["steps"] != batches.steps:
+        raise InputError(
+            f"{last}: an epoch had {position['steps']} batches when this was written and has "
+            f"{batches.steps} now: the training data has changed. Train into another run directory."
+        )
+    return position["epoch"], position["step"]
 
 
 def _forget_epochs(path, first):

@@ -79,13 +79,18 @@ def test_the_future_of_the_target_is_not_seen(variant, batch):
     assert np.abs(after[:, 3] - before[:, 3]).max() > 1e-3
 
 
-def test_it_is_a_functional_model_with_named_inputs_and_layers():
+def test_it_is_a_functional_model_whose_parts_can_be_taken_and_saved(tmp_path):
     model = make()
     assert set(model.input) == {"source", "target"}
     assert model.get_layer("decoder") is model.decoder
     inner = keras.Model(model.input, model.get_layer("encoder").output[-1])
     ids = np.ones((1, 3), "int32")
-    assert tuple(inner({"source": ids, "target": ids}).shape) == (1, 3, 16)
+    vectors = inner({"source": ids, "target": ids})
+    assert tuple(vectors.shape) == (1, 3, 16)
+    inner.save(tmp_path / "inner.keras")
+    loaded = keras.saving.load_model(tmp_path / "inner.keras")
+    again = loaded({"source": ids, "target": ids})
+    np.testing.assert_array_equal(oracle.array(again), oracle.array(vectors))
 
 
 def test_source_target_and_output_share_one_table():

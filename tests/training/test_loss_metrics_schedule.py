@@ -38,9 +38,13 @@ def test_a_batch_of_nothing_but_padding_has_no_loss(logits):
 
 def test_sample_weights_weigh_sentences(logits):
     loss = kt.LabelSmoothedCrossEntropy()
-    weight = np.array([[0.0], [1.0]], "float32")
     expected = -log_probabilities(logits)[1, 0, 1]
-    assert float(loss(LABELS, logits, weight)) == pytest.approx(expected, abs=1e-5)
+    for weight in ([[0.0], [1.0]], [0.0, 1.0]):
+        weight = np.array(weight, "float32")
+        assert float(loss(LABELS, logits, weight)) == pytest.approx(expected, abs=1e-5)
+        perplexity = kt.Perplexity()
+        perplexity.update_state(LABELS, logits, weight)
+        assert float(perplexity.result()) == pytest.approx(np.exp(expected), rel=1e-4)
 
 
 def test_huge_logits_of_bfloat16_give_a_finite_loss():
