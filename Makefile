@@ -15,7 +15,8 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest -q
 
 # What is made of keras.ops alone, on another backend of Keras. Not part of `make test`.
-PORTABLE = tests/attention tests/layers tests/models tests/training/test_loss_metrics_schedule.py
+PORTABLE = tests/attention tests/layers tests/models tests/generation \
+	tests/training/test_loss_metrics_schedule.py
 test-jax: $(VENV)/.installed-jax
 	KERAS_BACKEND=jax $(BIN)/python -m pytest -q $(PORTABLE)
 

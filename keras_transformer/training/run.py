@@ -27,6 +27,7 @@ from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training.callbacks import Checkpointing
 from keras_transformer.training.checkpoint import Checkpoints, write_atomically
 from keras_transformer.training.loss import LabelSmoothedCrossEntropy
+from keras_transformer.training.memory import keep_freed_memory
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy
 from keras_transformer.training.schedule import WarmupSchedule
 
@@ -48,6 +49,7 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
     """
     run_dir = Path(run_dir)
     _check_run_dir(config, run_dir, resume)
+    keep_freed_memory()
     keras.utils.set_random_seed(config.training.seed)
     # All that can be wrong with the input is found before the first file is written.
     tokenizer = _tokenizer(config, run_dir, say)
@@ -69,9 +71,8 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
     else:
         if last:
             say(f"going on from epoch {epoch + 1}, batch {step + 1} of {batches.steps}")
-        (run_dir / "model.keras").unlink(
-            missing_ok=True
-        )  # it is no longer what the run has learned
+        # From now on it is not what the run has learned.
+        (run_dir / "model.keras").unlink(missing_ok=True)
         _forget_epochs(run_dir / "log.csv", first=epoch)
         callbacks = [
             keras.callbacks.CSVLogger(run_dir / "log.csv", append=True),

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import tomli_w
 import keras_transformer as kt
 from keras_transformer.data.dates import write_dates
 from keras_transformer.training.checkpoint import Checkpoints, write_atomically
+from keras_transformer.training.memory import keep_freed_memory
 
 EPOCHS = 3
 STEPS = 12  # batches in an epoch
@@ -210,3 +212,7 @@ def test_a_checkpoint_of_another_model_is_refused(unbroken):
     checkpoints = Checkpoints(unbroken / "checkpoints")
     with pytest.raises(kt.InputError, match="of another model"):
         checkpoints.restore_weights(model, checkpoints.last())
+
+
+def test_freed_memory_is_kept_where_the_c_library_can_be_asked_to():
+    assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
