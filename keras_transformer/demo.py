@@ -4,17 +4,12 @@ import time
 from importlib import resources
 from pathlib import Path
 
-import numpy as np
-from keras import ops
-
 from keras_transformer.config_file import read_config
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.dates import write_dates
 from keras_transformer.evaluation import score
 from keras_transformer.generation.translate import Translator
-from keras_transformer.models.transformer import Transformer
-from keras_transformer.plots import plot_attention
-from keras_transformer.text.tokenizer import BEGIN, END, Tokenizer
+from keras_transformer.plots import plot_cross_attention
 from keras_transformer.training.run import load_run, train
 
 SIZES = {"train": 20_000, "validation": 500, "test": 1_000}
@@ -25,7 +20,7 @@ def demo(directory: str | Path, overrides: list[str], say=print) -> float:
     directory = Path(directory)
     data, run_dir = directory / "data", directory / "run"
     files = [
-        f"data.{split}_{side}={data / split!s}.{ending}"
+        f"data.{split}_{side}={data / split}.{ending}"
         for split in ("train", "validation")
         for side, ending in (("source", "text"), ("target", "iso"))
     ]
@@ -57,22 +52,3 @@ def demo(directory: str | Path, overrides: list[str], say=print) -> float:
     plot_cross_attention(model, tokenizer, example, translator([example])[0], picture)
     say(f"5. What the decoder looks at while it writes {example!r}: {picture}")
     return scores.exact_match
-
-
-def plot_cross_attention(
-    model: Transformer, tokenizer: Tokenizer, source: str, target: str, path: str | Path
-) -> None:
-    """Draws each decoder layer's cross-attention, the mean of its heads, for one sentence pair."""
-    source_ids, target_ids = tokenizer.encode([source, target])
-    source_ids.append(END)
-    scores = model.attention_scores(
-        ops.array([source_ids], "int32"), ops.array([[BEGIN, *target_ids]], "int32")
-    )
-    maps = [np.mean(ops.convert_to_numpy(layer)[0], axis=0) for layer in scores["cross"]]
-    plot_attention(
-        path,
-        maps,
-        source=tokenizer.pieces(source_ids),
-        target=tokenizer.pieces([*target_ids, END]),  # a row is labelled with what it writes
-        titles=[f"decoder layer {height}, mean of heads" for height in range(1, len(maps) + 1)],
-    )

@@ -4,7 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from keras import ops
 from matplotlib.figure import Figure
+
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.text.tokenizer import BEGIN, END, Tokenizer
 
 INCHES = 0.26  # for a piece of text, so that its label can be read
 
@@ -37,3 +41,22 @@ def plot_attention(
         axes.set_xlabel("looks at", fontsize=8)
     all_axes[0].set_ylabel("while it writes", fontsize=8)
     figure.savefig(path)
+
+
+def plot_cross_attention(
+    model: Transformer, tokenizer: Tokenizer, source: str, target: str, path: str | Path
+) -> None:
+    """Draws each decoder layer's cross-attention, the mean of its heads, for one sentence pair."""
+    source_ids, target_ids = tokenizer.encode([source, target])
+    source_ids.append(END)
+    scores = model.attention_scores(
+        ops.array([source_ids], "int32"), ops.array([[BEGIN, *target_ids]], "int32")
+    )
+    maps = [np.mean(ops.convert_to_numpy(layer)[0], axis=0) for layer in scores["cross"]]
+    plot_attention(
+        path,
+        maps,
+        source=tokenizer.pieces(source_ids),
+        target=tokenizer.pieces([*target_ids, END]),  # a row is labelled with what it writes
+        titles=[f"decoder layer {height}, mean of heads" for height in range(1, len(maps) + 1)],
+    )
