@@ -1,6 +1,7 @@
 """The decoder: a stack of layers that look at what is written so far and at the memory."""
 
 import keras
+from keras import ops
 
 from keras_transformer.attention.multi_head import CrossAttention, SelfAttention
 from keras_transformer.layers.feed_forward import FeedForward
@@ -120,13 +121,30 @@ class DecoderLayer(keras.layers.Layer):
         return self.self_attention.layer.start(batch_size, length)
 
     def step(self, x, state, remembered, memory_keep, index):
-        """Takes in x [B, 1, D] at position `index`; returns the output [B, 1, D] and the state."""
+        """Takes in one place of N hypotheses a sentence.
+
+        Args:
+            x: [B N, 1, D], the hypotheses of a sentence one after the other.
+            state: what `start` or the last `step` returned.
+            remembered: what `remember` returned, of the B sentences.
+            memory_keep: bool [B, S], True where the memory has a token.
+            index: int or int tensor, the position of the place.
+
+        Returns:
+            The output [B N, 1, D], the new state and the cross-attention's scores [B, H, N, S].
+        """
         self_attention, cross_attention = self.self_attention.layer, self.cross_attention.layer
         x, state = self.self_attention.around(x, lambda x: self_attention.step(x, state, index))
-        x = self.cross_attention.around(
-            x, lambda x: cross_attention.recall(x, remembered, memory_keep)
+        # The hypotheses of a sentence are so many queries to its one memory, which need not be
+        # copied for each of them.
+        batch_size, d_model = ops.shape(remembered[0])[0], x.shape[-1]
+        x, scores = self.cross_attention.around(
+            ops.reshape(x, (batch_size, -1, d_model)),
+            lambda x: cross_attention.recall(
+                x, remembered, memory_keep, return_attention_scores=True
+            ),
         )
-        return self.feed_forward(x), state
+        return ops.reshape(self.feed_forward(x), (-1, 1, d_model)), state, scores
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -182,12 +200,15 @@ class Decoder(Stack):
         return [layer.start(batch_size, length) for layer in self.layers]
 
     def step(self, x, state, remembered, memory_keep, index):
-        """Takes in x [B, 1, D] at position `index`; returns the output [B, 1, D] and the state."""
-        new_state = []
+        """Takes in one place, as a layer's `step` does; returns the scores of every layer."""
+        new_state, scores = [], []
         for layer, layer_state, layer_memory in zip(self.layers, state, remembered, strict=True):
-            x, layer_state = layer.step(x, layer_state, layer_memory, memory_keep, index)
+            x, layer_state, layer_scores = layer.step(
+                x, layer_state, layer_memory, memory_keep, index
+            )
             new_state.append(layer_state)
-        return self._finish(x), new_state
+            scores.append(layer_scores)
+        return self._finish(x), new_state, scores
 
     def _per_layer(self, memory):
         # A shape is a tuple of numbers and a tensor is neither; only a list is one a layer.

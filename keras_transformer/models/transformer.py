@@ -3,6 +3,7 @@
 import dataclasses
 
 import keras
+from keras import ops
 
 from keras_transformer import masks
 from keras_transformer.config import ModelConfig
@@ -153,21 +154,27 @@ class Transformer(keras.Model):
         """The decoder's state before the first of at most `length` places."""
         return self.decoder.start(batch_size, length)
 
-    def step(self, target, state, memory, index):
-        """Takes in the target ids [B] at position `index`.
+    def step(self, target, state, memory, index, return_alignment=False):
+        """Takes in the target ids at position `index`.
 
         Args:
-            target: ids [B].
-            state: what `start` or the last `step` returned.
-            memory: what `encode` returned.
+            target: ids [B N]; with N > 1, the N hypotheses of a sentence one after the other.
+            state: what `start` or the last `step` returned, for B N rows.
+            memory: what `encode` returned, for the B sentences.
             index: int or int tensor, the position of the ids; 0 for the first.
+            return_alignment: whether to return what the hypotheses looked at as well.
 
         Returns:
-            Logits [B, V] of the next token, and the new state.
+            Logits [B N, V] of the next token, and the new state; where asked, also the alignment
+            [B, N, S]: the weights of the cross-attention, averaged over the heads of the last layer
+            but one, which agrees best with people's alignments (Garg et al. 2019).
         """
-        x = self._embed_target(target[:, None], offset=index)  # [B, 1, D]
-        x, state = self.decoder.step(x, state, memory["layers"], memory["keep"], index)
-        return self._logits(x)[:, 0], state
+        x = self._embed_target(target[:, None], offset=index)  # [B N, 1, D]
+        x, state, scores = self.decoder.step(x, state, memory["layers"], memory["keep"], index)
+        logits = self._logits(x)[:, 0]
+        if not return_alignment:
+            return logits, state
+        return logits, state, ops.mean(scores[max(len(scores) - 2, 0)], axis=1)
 
     def attention_scores(self, source, target):
         """The attention weights of every layer and head for one batch.
