@@ -2,10 +2,11 @@
 
 from keras_transformer.attention.multi_head import CrossAttention, SelfAttention
 from keras_transformer.attention.softmax import DotProductAttention
-from keras_transformer.config import ModelConfig, RunConfig
+from keras_transformer.config import DecodingConfig, ModelConfig, RunConfig
 from keras_transformer.config_file import read_config, read_tables
 from keras_transformer.errors import InputError
-from keras_transformer.generation.translate import Translator
+from keras_transformer.generation.generate import Ensemble
+from keras_transformer.generation.translate import Hypothesis, Translator
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
@@ -30,10 +31,13 @@ __all__ = [
     "CrossWiring",
     "Decoder",
     "DecoderLayer",
+    "DecodingConfig",
     "DotProductAttention",
     "Encoder",
     "EncoderLayer",
+    "Ensemble",
     "FeedForward",
+    "Hypothesis",
     "InputError",
     "LabelSmoothedCrossEntropy",
     "LearnedPositions",

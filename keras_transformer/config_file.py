@@ -14,6 +14,7 @@ import tomli_w
 from keras_transformer.config import (
     PRESETS,
     DataConfig,
+    DecodingConfig,
     FieldError,
     ModelConfig,
     RunConfig,
@@ -28,6 +29,7 @@ TABLES = {
     "model": ModelConfig,
     "data": DataConfig,
     "training": TrainingConfig,
+    "decoding": DecodingConfig,
 }
 # The tokenizer says how large the vocabulary is, so [model] does not.
 NOT_IN_FILES = ("vocabulary_size", "target_vocabulary_size")

@@ -174,7 +174,8 @@ def _check_run_dir(config, run_dir, resume):
     for table, fields in to_tables(config).items():
         for key in fields.keys() | before[table].keys():
             was, now = before[table].get(key), fields.get(key)
-            if was != now and f"{table}.{key}" not in RESUMABLE:
+            matters = table != "decoding" and f"{table}.{key}" not in RESUMABLE
+            if was != now and matters:
                 raise InputError(
                     f"{run_dir}: this run has {table}.{key}={was!r}, but the config says {now!r}. "
                     "A run goes on as it began; choose another --run-dir."
