@@ -5,6 +5,9 @@ from keras_transformer.attention.softmax import DotProductAttention
 from keras_transformer.config import DecodingConfig, ModelConfig, RunConfig
 from keras_transformer.config_file import read_config, read_tables
 from keras_transformer.errors import InputError
+from keras_transformer.exporting.ctranslate2 import export_ctranslate2
+from keras_transformer.exporting.exported import ExportedTranslator
+from keras_transformer.exporting.saved_model import export
 from keras_transformer.generation.generate import Ensemble
 from keras_transformer.generation.translate import Hypothesis, Translator
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
@@ -36,6 +39,7 @@ __all__ = [
     "Encoder",
     "EncoderLayer",
     "Ensemble",
+    "ExportedTranslator",
     "FeedForward",
     "Hypothesis",
     "InputError",
@@ -54,6 +58,8 @@ __all__ = [
     "Transformer",
     "Translator",
     "WarmupSchedule",
+    "export",
+    "export_ctranslate2",
     "load_run",
     "read_config",
     "read_tables",

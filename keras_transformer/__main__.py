@@ -1,9 +1,9 @@
-"""The command line: demo | train | translate | evaluate."""
+"""The command line: demo | train | translate | evaluate | export."""
 
 import argparse
 import os
 import sys
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 from keras_transformer.config_file import read_config
@@ -11,6 +11,9 @@ from keras_transformer.data.corpus import decode_lines, read_lines, read_pairs
 from keras_transformer.demo import demo
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import score
+from keras_transformer.exporting.ctranslate2 import export_ctranslate2
+from keras_transformer.exporting.exported import ExportedTranslator, is_exported
+from keras_transformer.exporting.saved_model import export
 from keras_transformer.generation.translate import Translator
 from keras_transformer.training.checkpoint import write_atomically
 from keras_transformer.training.run import load_run, train
@@ -58,12 +61,18 @@ def _parser():
     command.set_defaults(run=_train)
 
     command = commands.add_parser("translate", help="translate lines of text")
-    command.add_argument("run_dir", metavar="RUN")
+    _add_models(command, "a run, or an exported model")
     command.add_argument("--input", help="a file of lines; standard input by default")
+    command.add_argument(
+        "--n-best",
+        type=int,
+        metavar="N",
+        help="the N best translations: lines of line number, score, translation, between tabs",
+    )
     command.set_defaults(run=_translate)
 
     command = commands.add_parser("evaluate", help="score translations against references")
-    command.add_argument("run_dir", metavar="RUN")
+    _add_models(command, "a run, or an exported model")
     command.add_argument("--source", required=True, help="lines to translate")
     command.add_argument("--reference", required=True, help="what they should become")
     command.add_argument("--output", help="write the translations to this file")
@@ -75,7 +84,29 @@ def _parser():
     )
     command.add_argument("--lowercase", action="store_true", help="BLEU ignores case")
     command.set_defaults(run=_evaluate)
+
+    command = commands.add_parser("export", help="write a model that a server can run")
+    _add_models(command, "a run")
+    command.add_argument("--output", required=True, metavar="DIR", help="where the model goes")
+    command.add_argument(
+        "--format", default="saved_model", choices=["saved_model", "ctranslate2"],
+        help="for TensorFlow Serving or for CTranslate2 (default: %(default)s)",
+    )  # fmt: skip
+    command.add_argument("--version", type=int, help="default: one more than the last in DIR")
+    command.add_argument("--dtype", default="float32", help="default: %(default)s")
+    command.set_defaults(run=_export)
     return parser
+
+
+def _add_models(command, what):
+    command.add_argument("run_dir", metavar="RUN", help=what)
+    command.add_argument(
+        "overrides", nargs="*", metavar="decoding.KEY=VALUE", help="as in decoding.beams=8"
+    )
+    command.add_argument(
+        "--with", action="append", default=[], dest="others", metavar="RUN",
+        help="another run of the same vocabulary: their probabilities are averaged",
+    )  # fmt: skip
 
 
 def _demo(parsed):
@@ -97,10 +128,18 @@ def _translate(parsed):
     else:
         lines = decode_lines(sys.stdin.buffer, "standard input")
         at_once = 1 if sys.stdin.isatty() else 1000
-    translator = Translator(*load_run(parsed.run_dir))
+    translator = _translator(parsed)
+    if parsed.n_best and not isinstance(translator, Translator):
+        raise InputError(f"{parsed.run_dir}: --n-best needs a run; ask the model's n_best instead.")
+    numbers = count(1)
     while chunk := list(islice(lines, at_once)):
-        for translation in translator(chunk):
-            print(translation)
+        if not parsed.n_best:
+            for translation in translator(chunk):
+                print(translation)
+        else:
+            for number, best in zip(numbers, translator.n_best(chunk, parsed.n_best), strict=False):
+                for hypothesis in best:
+                    print(f"{number}\t{hypothesis.score:.4f}\t{hypothesis.text}")
         sys.stdout.flush()
 
 
@@ -109,11 +148,50 @@ def _evaluate(parsed):
         raise InputError(f"{parsed.output}: its directory is not there. Make it first.")
     pairs = list(read_pairs((parsed.source, parsed.reference)))
     sources, references = map(list, zip(*pairs, strict=True))
-    translations = Translator(*load_run(parsed.run_dir))(sources)
+    translations = _translator(parsed)(sources)
     if parsed.output:
         text = "".join(f"{line}\n" for line in translations)
         write_atomically(parsed.output, lambda path: path.write_text(text, "utf-8"))
     print(score(translations, references, parsed.tokenize, parsed.lowercase))
+
+
+def _export(parsed):
+    models, tokenizer, decoding = _load(parsed)
+    if parsed.format == "ctranslate2":
+        if len(models) > 1:
+            raise InputError("CTranslate2 runs one model: leave --with out.")
+        export_ctranslate2(models[0], tokenizer, parsed.output)
+        print(f"done: {parsed.output}")
+        return
+    directory = export(models, tokenizer, parsed.output, decoding, parsed.version, parsed.dtype)
+    print(f"done: {directory}; keras-transformer translate {parsed.output}")
+
+
+def _translator(parsed):
+    if not is_exported(parsed.run_dir):
+        return Translator(*_load(parsed))
+    if parsed.overrides or parsed.others:
+        raise InputError(
+            f"{parsed.run_dir}: how an exported model decodes was settled when it was exported. "
+            "Export it anew with other settings."
+        )
+    return ExportedTranslator(parsed.run_dir)
+
+
+def _load(parsed):
+    """The models of one or several runs, their tokenizer, and how the first of them decodes."""
+    for override in parsed.overrides:
+        if not override.startswith("decoding."):
+            raise InputError(f"override {override!r}: only decoding.* can change after training.")
+    model, tokenizer = load_run(parsed.run_dir)
+    models = [model]
+    for other in parsed.others:
+        model, its_tokenizer = load_run(other)
+        if its_tokenizer.model != tokenizer.model:
+            raise InputError(f"{other}: its vocabulary is not that of {parsed.run_dir}.")
+        models.append(model)
+    config = read_config(Path(parsed.run_dir) / "config.toml", parsed.overrides)
+    return models, tokenizer, config.decoding
 
 
 if __name__ == "__main__":

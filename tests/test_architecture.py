@@ -18,13 +18,13 @@ STAGES = [
     {"models"},
     {"training"},
     {"generation"},
-    {"evaluation", "plots"},
+    {"exporting", "evaluation", "plots"},
     {"demo"},
     {"__main__", "__init__"},
 ]
 # Nothing of TensorFlow in the layers, the models, their training and their search: those run on
 # any backend of Keras.
-MAY_IMPORT_TENSORFLOW = {"text", "data"}
+MAY_IMPORT_TENSORFLOW = {"text", "data", "exporting"}
 
 
 def modules():
@@ -55,7 +55,7 @@ def test_a_module_imports_only_from_stages_to_its_left(part, path):
         top, *rest = name.split(".")
         if top == "keras_transformer":
             assert stage_of(rest[0]) <= stage_of(part), f"{path.name} imports {name}"
-        if top in ("tensorflow", "tensorflow_text"):
+        if top in ("tensorflow", "tensorflow_text", "tensorflow_serving"):
             assert part in MAY_IMPORT_TENSORFLOW, f"{path.name} imports {name}"
 
 

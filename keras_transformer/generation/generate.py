@@ -51,14 +51,7 @@ def generate(
     if n_best > (1 if sampling is not None else decoding.beams):
         raise ValueError(f"n_best={n_best} of {decoding.beams} beams: search with more beams.")
     limits, length = room(model, source, decoding, prefix)
-    constrain = Constraints(
-        END,
-        (masks.PADDING, BEGIN, *suppressed),
-        decoding.min_length,
-        decoding.no_repeat_ngram,
-        decoding.repetition_penalty,
-        prefix,
-    )
+    constrain = constraints(decoding, suppressed, prefix)
     memory = model.encode(source)
     alone = sampling is not None or decoding.beams == 1
     align = alignment or (decoding.coverage_penalty != 0 and not alone)
@@ -96,6 +89,18 @@ def generate(
     if alone and scores:
         results["scores"] = _normalise(results["token_scores"], results["lengths"], decoding)
     return results
+
+
+def constraints(decoding: DecodingConfig, suppressed=(), prefix=None) -> Constraints:
+    """What a target may not say, by its config."""
+    return Constraints(
+        END,
+        (masks.PADDING, BEGIN, *suppressed),
+        decoding.min_length,
+        decoding.no_repeat_ngram,
+        decoding.repetition_penalty,
+        prefix,
+    )
 
 
 def room(model, source, decoding: DecodingConfig, prefix=None):

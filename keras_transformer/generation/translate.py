@@ -91,8 +91,8 @@ class Translator:
         self, lines: Sequence[str], n: int, prefixes: Sequence[str] | None = None
     ) -> list[list[Hypothesis]]:
         """The n best translations of each line, best first, with all that is known of them."""
-        if n > self.decoding.beams:
-            raise InputError(f"{n} best of {self.decoding.beams} beams: search with more beams.")
+        if not 1 <= n <= self.decoding.beams:
+            raise InputError(f"{n} best of {self.decoding.beams} beams: ask for 1 to that many.")
         results = self._search(lines, prefixes, n_best=n, details=True)
         return [
             [

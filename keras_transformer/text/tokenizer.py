@@ -126,6 +126,10 @@ class Tokenizer:
         """The lines [B] of ids [B, None], in the graph."""
         return self._in_graph().detokenize(ids)
 
+    def spell(self, ids: tf.Tensor) -> tf.Tensor:
+        """The piece of each id, in the graph."""
+        return self._in_graph().id_to_string(ids)
+
     def _in_graph(self):
         # Made anew in every graph, which then holds the model itself. A tokenizer that is made once
         # and shared is lost whenever someone sets TensorFlow's random seed.

@@ -1,0 +1,18 @@
+"""Runs a SavedModel as a stranger would: with tensorflow and tensorflow_text, and nothing else.
+
+Arguments: a version's directory, a signature. Texts come as JSON on standard input, and what the
+signature says of them goes out as JSON.
+"""
+
+import json
+import sys
+
+sys.modules["keras"] = sys.modules["keras_transformer"] = None  # an import of them fails
+
+import tensorflow as tf  # noqa: E402
+import tensorflow_text  # noqa: E402, F401 its ops
+
+model = tf.saved_model.load(sys.argv[1])
+found = model.signatures[sys.argv[2]](text=tf.constant(json.load(sys.stdin)))
+texts = [text.decode() for text in found["text"].numpy()]
+print(json.dumps({"text": texts, "score": found["score"].numpy().tolist()}))
