@@ -1,5 +1,7 @@
-"""The whole job on embedded data: corpus, vocabulary, training, scores, translations, a picture."""
+"""The whole job on embedded data: corpus, vocabulary, training, scores, a picture, a SavedModel."""
 
+import subprocess
+import sys
 import time
 from importlib import resources
 from pathlib import Path
@@ -8,6 +10,7 @@ from keras_transformer.config_file import read_config
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.dates import write_dates
 from keras_transformer.evaluation import score
+from keras_transformer.exporting.saved_model import export
 from keras_transformer.generation.translate import Translator
 from keras_transformer.plots import plot_cross_attention
 from keras_transformer.training.run import load_run, train
@@ -37,7 +40,7 @@ def demo(directory: str | Path, overrides: list[str], say=print) -> float:
     say(f"   took {time.monotonic() - began:.0f} s")
 
     model, tokenizer = load_run(run_dir)
-    translator = Translator(model, tokenizer)
+    translator = Translator(model, tokenizer, config.decoding)
     lines, references = (list(read_lines(data / f"test.{ending}")) for ending in ("text", "iso"))
     translations = translator(lines)
     scores = score(translations, references)
@@ -51,4 +54,17 @@ def demo(directory: str | Path, overrides: list[str], say=print) -> float:
     picture = directory / "attention.png"
     plot_cross_attention(model, tokenizer, example, translator([example])[0], picture)
     say(f"5. What the decoder looks at while it writes {example!r}: {picture}")
+
+    exported = export(model, tokenizer, directory / "exported", config.decoding)
+    say(f"6. A SavedModel with vocabulary and search inside: {exported}")
+    again = _translate_elsewhere(exported, data / "test.text")
+    alike = sum(one == other for one, other in zip(again, translations, strict=True))
+    say(f"   In a process of its own it gives {alike} of {len(lines)} translations alike.")
     return scores.exact_match
+
+
+def _translate_elsewhere(exported, path):
+    """The lines of a file, translated by an exported model in a fresh process."""
+    command = [sys.executable, "-m", "keras_transformer_cli", "translate", exported]
+    done = subprocess.run([*command, "--input", path], stdout=subprocess.PIPE, check=True)
+    return done.stdout.decode("utf-8").splitlines()
