@@ -3,9 +3,9 @@
     python benchmarks/decode.py [--presets small base] [--rounds 5] [--output benchmarks/decode.md]
 
 Every sentence has 24 tokens and gets exactly 32, so that all engines do the same work, and all
-return ids and scores. Each engine runs with one execution of two threads and with two executions of one
-thread side by side, the SavedModel both as it is and compiled by XLA; its best setting counts. The
-settings take turns, one at a time, and the best round of each counts.
+return ids and scores. Each engine runs with one execution of two threads and with two executions of
+one thread side by side, the SavedModel both as it is and compiled by XLA; its best setting counts.
+The settings take turns, one at a time, and the best round of each counts.
 """
 
 import argparse

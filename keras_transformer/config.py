@@ -246,6 +246,12 @@ class DecodingConfig:
         top_k: draw from this many most probable tokens; 0 for all.
         top_p: draw from the most probable tokens that have this probability together.
         seed: of the drawing.
+
+    Example:
+
+    >>> from keras_transformer import DecodingConfig
+    >>> DecodingConfig(beams=8, no_repeat_ngram=3).length_penalty
+    0.6
     """
 
     beams: int = 4

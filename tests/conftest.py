@@ -1,6 +1,11 @@
+import dataclasses
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
+
+import keras_transformer as kt
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +18,39 @@ def normal():
     """Standard normal numbers of a shape, as float32."""
     generator = np.random.default_rng(1)
     return lambda *shape: generator.standard_normal(shape, dtype="float32")
+
+
+def make_model(tokenizer, seed=3):
+    """Untrained, but with weights large enough that what it writes depends on what it reads."""
+    keras.utils.set_random_seed(seed)
+    config = kt.ModelConfig(
+        tokenizer.vocabulary_size, d_model=16, d_ff=32, num_heads=2, encoder_layers=1,
+        decoder_layers=2, norm="pre", max_length=48,
+    )  # fmt: skip
+    model = kt.Transformer(config)
+    for weight in model.weights:
+        weight.assign(weight * 2.0)
+    return model
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """A little model, and what became of it."""
+
+    model: kt.Transformer
+    tokenizer: kt.Tokenizer
+    directory: Path
+
+    def load(self):
+        import tensorflow as tf
+
+        return tf.saved_model.load(str(self.directory))
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory):
+    text = "to be or not to be that is the question whether tis nobler in the mind to suffer"
+    tokenizer = kt.Tokenizer.learn([text] * 9, vocabulary_size=40, kind="char")
+    model = make_model(tokenizer, seed=5)
+    directory = kt.export(model, tokenizer, tmp_path_factory.mktemp("exported"))
+    return Exported(model, tokenizer, directory)

@@ -19,7 +19,7 @@ def blocks(language):
 
 
 def test_the_example_runs_and_learns(tmp_path, monkeypatch, capsys):
-    (example,) = blocks("python")
+    example = blocks("python")[0]
     assert len([line for line in example.splitlines() if line.strip()]) <= 20
     monkeypatch.chdir(tmp_path)
     names = {}
@@ -38,11 +38,27 @@ def test_the_config_is_one_that_train_takes():
     kt.read_tables(tomllib.loads(config))
 
 
+def test_the_exported_model_is_used_as_it_says(exported, tmp_path, monkeypatch):
+    (tmp_path / "models" / "first").mkdir(parents=True)
+    (tmp_path / "models" / "first" / "1").symlink_to(exported.directory)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(blocks("python")[1], names)
+    assert names["found"]["text"].shape == names["found"]["score"].shape == (1,)
+
+
+def test_every_signature_is_described(exported):
+    part = README.partition("## Export")[2].partition("###")[0]
+    described = re.findall(r"^\| (`.*?) \|", part, flags=re.MULTILINE)
+    names = re.findall(r"`(\w+)`", " ".join(described))
+    assert sorted(names) == sorted(exported.load().signatures)
+
+
 def test_every_public_name_is_documented_with_an_example_that_the_doctests_run():
     for name in kt.__all__:
         thing = getattr(kt, name)
         assert thing.__doc__, name
-        if isinstance(thing, type) and name not in ("InputError", "RunConfig"):
+        if isinstance(thing, type) and name not in ("Hypothesis", "InputError", "RunConfig"):
             assert ">>>" in thing.__doc__, name
 
 
@@ -52,6 +68,7 @@ def test_links_lead_somewhere(link):
 
 
 def test_the_layers_it_lists_exist():
-    table = re.findall(r"^\| (`.*?) \|", README, flags=re.MULTILINE)
+    parts = README.partition("## Use the parts")[2]
+    table = re.findall(r"^\| (`.*?) \|", parts, flags=re.MULTILINE)
     for name in re.findall(r"`(\w+)`", " ".join(table)):
         assert hasattr(kt, name), name

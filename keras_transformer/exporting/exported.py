@@ -15,6 +15,19 @@ class ExportedTranslator:
     Args:
         path: what `export` was given, of which the last version is taken, or one version of it.
         lines_per_batch: lines of like length are translated together, up to this many.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_transformer import ExportedTranslator, export
+    >>> from keras_transformer import ModelConfig, Tokenizer, Transformer
+    >>> tokenizer = Tokenizer.learn(["to be or not to be"] * 9, vocabulary_size=12, kind="char")
+    >>> config = ModelConfig.preset("tiny", vocabulary_size=12, encoder_layers=1, decoder_layers=1)
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     _ = export(Transformer(config), tokenizer, directory)
+    ...     translations = ExportedTranslator(directory)(["to be", ""])
+    >>> translations[1]  # of nothing, nothing
+    ''
     """
 
     def __init__(self, path: str | Path, lines_per_batch: int = 64):

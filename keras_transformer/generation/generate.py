@@ -153,6 +153,15 @@ class Ensemble(keras.Model):
 
     Args:
         models: the `Transformer`s.
+
+    Example:
+
+    >>> from keras_transformer import Ensemble, ModelConfig, Tokenizer, Transformer, Translator
+    >>> tokenizer = Tokenizer.learn(["to be or not to be"] * 9, vocabulary_size=12, kind="char")
+    >>> config = ModelConfig.preset("tiny", vocabulary_size=12)
+    >>> both = Ensemble([Transformer(config), Transformer(config)])
+    >>> len(Translator(both, tokenizer)(["to be"]))
+    1
     """
 
     def __init__(self, models, **kwargs):

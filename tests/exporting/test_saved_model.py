@@ -15,31 +15,30 @@ from tensorflow_serving.apis import prediction_log_pb2
 import keras_transformer as kt
 from keras_transformer.data.batches import bucket_lengths
 from keras_transformer.exporting.signatures import _at_least
-from tests.generation.test_translate import make_model
+from tests.conftest import make_model
 
-TEXT = "to be or not to be that is the question whether tis nobler in the mind to suffer"
-WORDS = TEXT.split()
+WORDS = "to be or not that is the question whether tis nobler in mind suffer".split()
 LINES = ["to be", "that is the question", "", "or not to be", "to", "mind the mind", "nobler"]
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return kt.Tokenizer.learn([TEXT] * 9, vocabulary_size=40, kind="char")
+def tokenizer(exported):
+    return exported.tokenizer
 
 
 @pytest.fixture(scope="module")
-def model(tokenizer):
-    return make_model(tokenizer, seed=5)
+def model(exported):
+    return exported.model
 
 
 @pytest.fixture(scope="module")
-def directory(model, tokenizer, tmp_path_factory):
-    return kt.export(model, tokenizer, tmp_path_factory.mktemp("exported"))
+def directory(exported):
+    return exported.directory
 
 
 @pytest.fixture(scope="module")
-def loaded(directory):
-    return tf.saved_model.load(str(directory))
+def loaded(exported):
+    return exported.load()
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 import dataclasses
 
-import keras
 import numpy as np
 import pytest
 
@@ -8,22 +7,10 @@ import keras_transformer as kt
 from keras_transformer.generation.generate import Ensemble, generate
 from keras_transformer.generation.translate import Searcher
 from tests import oracle
+from tests.conftest import make_model
 
 LINES = ["to be", "that is the question", "", "or not to be", "to"]
 GREEDY = kt.DecodingConfig(beams=1)
-
-
-def make_model(tokenizer, seed=3):
-    """Untrained, but with weights large enough that what it writes depends on what it reads."""
-    keras.utils.set_random_seed(seed)
-    config = kt.ModelConfig(
-        tokenizer.vocabulary_size, d_model=16, d_ff=32, num_heads=2, encoder_layers=1,
-        decoder_layers=2, norm="pre", max_length=48,
-    )  # fmt: skip
-    model = kt.Transformer(config)
-    for weight in model.weights:
-        weight.assign(weight * 2.0)
-    return model
 
 
 @pytest.fixture(scope="module")
