@@ -146,6 +146,9 @@ def saved_model(signature, directory, beams, replicas):
     import tensorflow as tf
     import tensorflow_text  # noqa: F401 its ops
 
+    from keras_transformer.training.memory import keep_freed_memory
+
+    keep_freed_memory()  # as a server does well to do
     tf.config.threading.set_intra_op_parallelism_threads(2 // replicas)
     tf.config.threading.set_inter_op_parallelism_threads(replicas)
     model = tf.saved_model.load(str(directory / "saved_model" / str(beams)))

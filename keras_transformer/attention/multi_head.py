@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_transformer.attention import MECHANISMS
 from keras_transformer.attention.spec import parse_heads
+from keras_transformer.layers.linear import Linear
 from keras_transformer.layers.positions import RotaryPositions
 
 
@@ -41,7 +42,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.causal = causal
         groups = parse_heads(heads, num_heads)
         self.mechanisms = [self._make(group, dropout) for group in groups]
-        self.output_projection = self._dense(d_model, "output_projection")
+        self.output_projection = self._linear(d_model, "output_projection")
 
     def _make(self, group, dropout):
         mechanism = MECHANISMS[group.name]
@@ -64,8 +65,8 @@ class MultiHeadAttention(keras.layers.Layer):
             **group.options,
         )
 
-    def _dense(self, units, name):
-        return keras.layers.Dense(units, use_bias=False, name=name, dtype=self.dtype_policy)
+    def _linear(self, units, name):
+        return Linear(units, use_bias=False, name=name, dtype=self.dtype_policy)
 
     def _build_heads(self, num_queries, num_keys):
         for mechanism in self.mechanisms:
@@ -160,7 +161,7 @@ class SelfAttention(MultiHeadAttention):
         super().__init__(d_model, num_heads, head_dim, heads, causal, dropout, **kwargs)
         self.rotary = RotaryPositions(dtype=self.dtype_policy) if rotary else None
         width = self.num_heads * self.head_dim
-        self.query_key_value = self._dense(3 * width, "query_key_value")
+        self.query_key_value = self._linear(3 * width, "query_key_value")
 
     def build(self, x_shape):
         self.query_key_value.build(x_shape)
@@ -231,8 +232,8 @@ class CrossAttention(MultiHeadAttention):
     def __init__(self, d_model, num_heads, head_dim=None, heads="dot", dropout=0.0, **kwargs):
         super().__init__(d_model, num_heads, head_dim, heads, False, dropout, **kwargs)
         width = self.num_heads * self.head_dim
-        self.query = self._dense(width, "query")
-        self.key_value = self._dense(2 * width, "key_value")
+        self.query = self._linear(width, "query")
+        self.key_value = self._linear(2 * width, "key_value")
 
     def build(self, x_shape, memory_shape):
         self.query.build(x_shape)

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer import masks
+from keras_transformer.attention import slots
 from keras_transformer.attention.mechanism import Mechanism
 
 
@@ -60,22 +61,15 @@ class DotProductAttention(Mechanism):
         return (output, scores) if return_attention_scores else output
 
     def start(self, batch_size, length):
-        slots = (batch_size, self.num_heads, length, self.head_dim)
-        return {
-            "key": ops.zeros(slots, self.compute_dtype),
-            "value": ops.zeros(slots, self.compute_dtype),
-        }
+        shape = (batch_size, self.num_heads, length, self.head_dim)
+        return {name: slots.make(*shape, self.compute_dtype) for name in ("key", "value")}
 
     def step(self, query, key, value, state, index):
-        length = ops.shape(state["key"])[2]
-        # A select rather than ops.slice_update: on TensorFlow that op needs an XLA compiler, which
-        # a server may not have.
-        here = (masks.positions(length) == index)[None, None, :, None]  # [1, 1, S, 1]
         state = {
-            "key": ops.where(here, key, state["key"]),
-            "value": ops.where(here, value, state["value"]),
+            "key": slots.write(state["key"], key, index),
+            "value": slots.write(state["value"], value, index),
         }
-        mask = masks.visible(1, length, causal=True, offset=index)
+        mask = masks.visible(1, ops.shape(state["key"])[2], causal=True, offset=index)
         output, _ = self._attend(query, state["key"], state["value"], mask)
         return output, state
 

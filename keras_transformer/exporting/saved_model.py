@@ -17,6 +17,7 @@ from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 from keras_transformer.config import DecodingConfig
 from keras_transformer.errors import InputError
 from keras_transformer.exporting.signatures import Signatures
+from keras_transformer.exporting.weights import copy_for_serving
 from keras_transformer.generation.generate import Ensemble
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer import Tokenizer
@@ -62,7 +63,7 @@ def export(
         The directory of the version.
     """
     models = model if isinstance(model, Sequence) else [model]
-    models = [_with_dtype(one, dtype) for one in models]
+    models = [copy_for_serving(one, dtype) for one in models]
     path = Path(path)
     directory = path / str(version or 1 + max(versions(path), default=0))
     if directory.exists():
@@ -95,14 +96,6 @@ def versions(path: str | Path) -> list[int]:
         for found in path.iterdir()
         if found.name.isdecimal() and (found / "saved_model.pb").exists()
     )
-
-
-def _with_dtype(model, dtype):
-    if model.layer_policy == dtype:
-        return model
-    copy = Transformer(model.config, dtype=dtype)
-    copy.set_weights(model.get_weights())
-    return copy
 
 
 def _write_warmup(directory, tokenizer):

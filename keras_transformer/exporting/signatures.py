@@ -3,13 +3,14 @@
 import dataclasses
 import functools
 
-import keras
 import tensorflow as tf
 
 from keras_transformer import masks
 from keras_transformer.config import DecodingConfig
 from keras_transformer.data.batches import bucket_lengths
+from keras_transformer.exporting import in_place
 from keras_transformer.exporting.streaming import make_streaming
+from keras_transformer.exporting.weights import Weights
 from keras_transformer.generation.generate import generate, score
 from keras_transformer.generation.translate import suppressed_ids
 from keras_transformer.text.tokenizer import END, UNKNOWN, Tokenizer
@@ -41,7 +42,7 @@ class Signatures(tf.Module):
         self.decoding = decoding
         self.suppressed = suppressed_ids(tokenizer, decoding)
         self.longest = model.config.max_length - 1  # tokens of a sentence before its end
-        self.weights = [variable.value for variable in model.variables]
+        self.weights = Weights(model)
 
         # What several signatures call is traced once.
         ids = tf.TensorSpec([None, None], tf.int32)
@@ -50,7 +51,7 @@ class Signatures(tf.Module):
         self._pieces = graph_function(self._spell, input_signature=[tf.TensorSpec(None, tf.int32)])
         self._search = graph_function(self._generate, input_signature=[ids])
         self._search_compiled = graph_function(
-            self._generate, input_signature=[ids], jit_compile=True
+            self._generate_compiled, input_signature=[ids], jit_compile=True
         )
 
     @property
@@ -142,7 +143,7 @@ class Signatures(tf.Module):
         rows = tf.size(text)
         source, truncated = self.read(text)
         target, cut = self.read(target)
-        with self.weights_read():
+        with self.weights.read(self.model):
             found = score(self.model, source, target, self.decoding)
         return {
             "score": found["scores"][:rows],
@@ -208,15 +209,13 @@ class Signatures(tf.Module):
         return _finish(tf.RaggedTensor.from_tensor(ids, lengths), self.longest)
 
     def _generate(self, source, decoding=None, **options):
-        with self.weights_read():
-            return generate(
-                self.model, source, decoding or self.decoding, self.suppressed, **options
-            )
+        decoding = decoding or self.decoding
+        with self.weights.read(self.model), in_place.by_tensorflow():
+            return generate(self.model, source, decoding, self.suppressed, **options)
 
-    def weights_read(self):
-        """A scope in which the weights are read once, and not again at every step of the loop."""
-        values = [(variable, tf.identity(variable.value)) for variable in self.model.variables]
-        return keras.StatelessScope(values)
+    def _generate_compiled(self, source):
+        with self.weights.read(self.model), in_place.by_xla():
+            return generate(self.model, source, self.decoding, self.suppressed)
 
     def _say(self, text, found, truncated):
         """The best of what was found for each row of text."""

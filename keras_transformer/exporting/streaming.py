@@ -26,7 +26,7 @@ def make_streaming(signatures) -> tuple:
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")], autograph=False)
     def start(text):
         source, truncated = signatures.read(text)
-        with signatures.weights_read():
+        with signatures.weights.read(model):
             memory = model.encode(source)
         rows = tf.size(text)
         limits, length = room(model, source, decoding)
@@ -59,7 +59,7 @@ def make_streaming(signatures) -> tuple:
             )
             return {"index": index, "last": last, "state": state, **progress}
 
-        with signatures.weights_read():
+        with signatures.weights.read(model):
             carry = tf.cond(tf.size(fixed["limits"]) > 0, write, lambda: carry)
         return {**_flatten(carry), "text": signatures.write_text(carry["record"]["ids"])}
 

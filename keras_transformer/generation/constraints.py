@@ -49,19 +49,27 @@ class Constraints:
             penalised = ops.where(logits > 0, logits / penalty, logits * penalty)
             repeated = _mark(ids, earlier[None, :], vocabulary_size)
             constrained = ops.where(repeated, penalised, constrained)
-        if self.suppressed:
-            never = ops.sum(ops.one_hot(ops.array(self.suppressed, "int32"), vocabulary_size), 0)
-            constrained = constrained + FORBIDDEN * never
+        forbidden = self._forbidden(vocabulary_size, index)
+        if forbidden is not None:
+            constrained = constrained + FORBIDDEN * forbidden
         if self.no_repeat_ngram:
             completes = _completes_ngram(ids, index, self.no_repeat_ngram)
             constrained = ops.where(_mark(ids, completes, vocabulary_size), FORBIDDEN, constrained)
-        if self.min_length:
-            is_end = ops.arange(vocabulary_size) == self.end
-            too_early = is_end[None, :] & (index < self.min_length)
-            constrained = ops.where(too_early, FORBIDDEN, constrained)
         if self.prefix is not None:
             constrained = self._force(constrained, logits, index)
         return constrained
+
+    def _forbidden(self, vocabulary_size, index):
+        """1 for each id that no hypothesis may write at this place, float32 [V]."""
+        forbidden = None
+        if self.suppressed:
+            ids = ops.array(self.suppressed, "int32")
+            forbidden = ops.max(ops.one_hot(ids, vocabulary_size), axis=0)
+        if self.min_length:
+            too_early = ops.cast(index < self.min_length, "float32")
+            too_early = too_early * ops.one_hot(self.end, vocabulary_size)
+            forbidden = too_early if forbidden is None else ops.maximum(forbidden, too_early)
+        return forbidden
 
     def _force(self, constrained, logits, index):
         places = ops.shape(self.prefix)[1]

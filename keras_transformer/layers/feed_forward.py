@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_transformer.layers.linear import Linear
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class FeedForward(keras.layers.Layer):
@@ -43,10 +45,8 @@ class FeedForward(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.gated = gated
         # Both linear maps of a gated network read x: one matrix product serves for the two.
-        self.inner = keras.layers.Dense(
-            2 * d_ff if gated else d_ff, name="inner", dtype=self.dtype_policy
-        )
-        self.outer = keras.layers.Dense(d_model, name="outer", dtype=self.dtype_policy)
+        self.inner = Linear(2 * d_ff if gated else d_ff, name="inner", dtype=self.dtype_policy)
+        self.outer = Linear(d_model, name="outer", dtype=self.dtype_policy)
         self.inner_dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, x_shape):

@@ -10,6 +10,7 @@ from keras_transformer.config import ModelConfig
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
+from keras_transformer.layers.linear import Linear
 from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
 from keras_transformer.layers.wiring import CrossWiring
 
@@ -102,7 +103,7 @@ class Transformer(keras.Model):
         )
         self.output_projection = None
         if not config.tie_output:
-            self.output_projection = keras.layers.Dense(
+            self.output_projection = Linear(
                 config.target_vocabulary_size or config.vocabulary_size,
                 use_bias=False,
                 dtype=policy,
@@ -171,7 +172,7 @@ class Transformer(keras.Model):
         """
         x = self._embed_target(target[:, None], offset=index)  # [B N, 1, D]
         x, state, scores = self.decoder.step(x, state, memory["layers"], memory["keep"], index)
-        logits = self._logits(x)[:, 0]
+        logits = self._logits(ops.squeeze(x, axis=1))
         if not return_alignment:
             return logits, state
         return logits, state, ops.mean(scores[max(len(scores) - 2, 0)], axis=1)

@@ -17,7 +17,7 @@ from keras_transformer.data.batches import bucket_lengths
 from keras_transformer.exporting.signatures import _at_least
 from tests.conftest import make_model
 
-WORDS = "to be or not that is the question whether tis nobler in mind suffer".split()
+WORDS = ["to", "be", "or", "not", "that", "is", "the", "question", "nobler", "mind", "suffer"]
 LINES = ["to be", "that is the question", "", "or not to be", "to", "mind the mind", "nobler"]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.generation.beam import BeamSearch
+from keras_transformer.generation.beam import BeamSearch, top_k
 from keras_transformer.generation.choose import Greedy, Sampling, uniform
 from keras_transformer.generation.constraints import Constraints
 from keras_transformer.generation.loop import search
@@ -196,6 +196,16 @@ def test_scores_of_tokens_are_those_of_the_model():
         penalty = ((5 + len(target)) / 6) ** 0.6
         score = found["scores"][sentence, hypothesis]
         np.testing.assert_allclose(score, scores.sum() / penalty, rtol=1e-4)
+
+
+@pytest.mark.parametrize("size", [100, 512, 1000, 1024])
+def test_the_best_of_very_many_are_found(size):
+    scores = np.random.default_rng(size).integers(0, 400, (3, size)).astype("float32")
+    found, places = map(oracle.array, top_k(ops.array(scores), 4, chunk=16))
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :4]
+    np.testing.assert_array_equal(found, np.take_along_axis(scores, expected, axis=1))
+    np.testing.assert_array_equal(np.take_along_axis(scores, places.astype(int), axis=1), found)
+    assert all(len(set(row)) == 4 for row in places)
 
 
 def test_more_beams_never_have_fewer_hypotheses_than_there_are():

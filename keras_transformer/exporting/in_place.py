@@ -1,0 +1,42 @@
+"""Key and value slots that are written where they lie, while TensorFlow or XLA runs the loop."""
+
+import contextlib
+
+import tensorflow as tf
+from keras import ops
+
+from keras_transformer.attention import slots
+
+
+def by_tensorflow() -> contextlib.AbstractContextManager:
+    """In its scope, TensorFlow writes a slot without copying the others.
+
+    Only for loops: a state must have no reader but the next step, or that reader would see the
+    future, and the slots must be made in the scope, so that they share memory with no other tensor.
+    """
+    return slots.handled(make=_empty, write=_write)
+
+
+def by_xla() -> contextlib.AbstractContextManager:
+    """In its scope, slots are written as XLA likes it; nothing else can run that."""
+    return slots.handled(write=_update)
+
+
+def _empty(shape, dtype):
+    return tf.raw_ops.Empty(shape=tf.stack(shape), dtype=dtype, init=True)
+
+
+def _write(slots, value, index):
+    # All of TensorFlow's other ways, tensor_scatter_nd_update among them, copy the slots first.
+    shape, head_dim = tf.shape(slots), slots.shape[3]
+    places = tf.range(shape[0] * shape[1]) * shape[2] + index
+    rows = tf.raw_ops.InplaceUpdate(
+        x=tf.reshape(slots, [-1, head_dim]),  # [B H length, K]
+        i=places,
+        v=tf.reshape(value, [-1, head_dim]),
+    )
+    return tf.ensure_shape(tf.reshape(rows, shape), slots.shape)
+
+
+def _update(slots, value, index):
+    return ops.slice_update(slots, (0, 0, index, 0), value)
