@@ -24,7 +24,7 @@ def make_model(tokenizer, seed=3):
     """Untrained, but with weights large enough that what it writes depends on what it reads."""
     keras.utils.set_random_seed(seed)
     config = kt.ModelConfig(
-        tokenizer.vocabulary_size, d_model=16, d_ff=256, num_heads=2, encoder_layers=1,
+        tokenizer.vocabulary_size, d_model=16, d_ff=512, num_heads=2, encoder_layers=1,
         decoder_layers=2, norm="pre", max_length=48,
     )  # fmt: skip
     model = kt.Transformer(config)

@@ -3,6 +3,7 @@
 from keras import ops
 
 from keras_transformer import masks
+from keras_transformer.generation.constraints import Constraints
 from keras_transformer.generation.loop import make_record, write
 
 
@@ -13,17 +14,16 @@ class Greedy:
         limits: int32 [B], the most tokens of each row, the end id among them; 0 for an empty row.
         length: at least the largest limit.
         end: the id that ends a sentence.
-        constrain: called with logits, the ids written so far and the index; by default nothing is
-            forbidden.
+        constraints: what may be written; by default anything.
         scores: whether to record the log-probabilities, which costs a softmax.
         memory_length: S, to record alignments.
     """
 
-    def __init__(self, limits, length, end, constrain=None, scores=False, memory_length=None):
+    def __init__(self, limits, length, end, constraints=None, scores=False, memory_length=None):
         self.limits = limits
         self.length = length
         self.end = end
-        self.constrain = constrain or (lambda logits, ids, index: logits)
+        self.constraints = constraints or Constraints(end)
         self.scores = scores
         self.memory_length = memory_length
         self.num_rows = ops.shape(limits)[0]
@@ -36,8 +36,8 @@ class Greedy:
     def choose(self, progress, index, logits, alignment=None):
         """The ids [R] to write at the place `index`, and what to remember."""
         finished = progress["finished"]
-        constrained = self.constrain(logits, progress["record"]["ids"], index)
-        ids = ops.where(finished, masks.PADDING, self.pick(constrained, index))
+        ids = self.pick(logits, progress["record"]["ids"], index)
+        ids = ops.where(finished, masks.PADDING, ids)
         values = {"ids": ids}
         if self.scores:
             values["token_scores"] = ops.where(finished, 0.0, log_probability(logits, ids))
@@ -49,11 +49,10 @@ class Greedy:
         }
         return ids, None, progress
 
-    def pick(self, logits, index):
-        """The next ids [R]."""
-        # Not ops.argmax, which on TensorFlow looks for negative zeros first and takes three times
-        # as long.
-        return ops.cast(ops.top_k(logits, 1)[1][:, 0], "int32")
+    def pick(self, logits, written, index):
+        """The next ids [R], after those written [R, length]."""
+        _, ids = self.constraints.best(logits, written, index, 1)
+        return ops.cast(ids[:, 0], "int32")
 
     def is_done(self, progress):
         return ops.all(progress["finished"])
@@ -76,7 +75,7 @@ class Sampling(Greedy):
         top_p: float [B]; draw from the fewest most probable tokens that have this probability
             together (Holtzman et al. 2020), 1 for all. Applied to what top_k has left.
         seed: int [B].
-        limits, length, end, constrain, scores, memory_length: as of `Greedy`.
+        limits, length, end, constraints, scores, memory_length: as of `Greedy`.
     """
 
     def __init__(self, *args, temperature, top_k, top_p, seed, **kwargs):
@@ -86,7 +85,8 @@ class Sampling(Greedy):
         self.top_p = top_p
         self.seed = seed
 
-    def pick(self, logits, index):
+    def pick(self, logits, written, index):
+        logits = self.constraints.all(logits, written, index)
         vocabulary_size = logits.shape[-1]
         warm = self.temperature > 0
         scaled = ops.cast(logits, "float32") / ops.where(warm, self.temperature, 1.0)[:, None]

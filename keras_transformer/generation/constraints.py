@@ -1,8 +1,9 @@
-"""What may not be written next."""
+"""What may be written next."""
 
 from keras import ops
 
 from keras_transformer import masks
+from keras_transformer.generation.top import top_k
 
 # In place of the logit of what may not be written: below any real one, yet finite, so that sums of
 # it are no NaN.
@@ -10,7 +11,7 @@ FORBIDDEN = -1e9
 
 
 class Constraints:
-    """Changes the logits from which the next token is chosen.
+    """Which tokens the next one is chosen from.
 
     Args:
         end: the id that ends a sentence.
@@ -39,45 +40,73 @@ class Constraints:
         # One more place, so that there is a last one that forces nothing.
         self.prefix = None if prefix is None else ops.pad(prefix, ((0, 0), (0, 1)))
 
-    def __call__(self, logits, ids, index):
-        """The logits [R, V] of the place `index`, after the ids [R, length] written before it."""
-        constrained = logits
+    def best(self, logits, written, index, k):
+        """The k best tokens of each row.
+
+        Args:
+            logits: [R, V] of the place `index`.
+            written: ids [R, length], written before it.
+            index: the place.
+            k: how many; fewer where the vocabulary is smaller.
+
+        Returns:
+            Their logits [R, k], best first, FORBIDDEN where there are no more that may be written,
+            and their ids [R, k].
+        """
+        # Ids that nobody may write are few. They are looked for among the best, which is quicker
+        # than to change the logits of the whole vocabulary.
+        few = len(self.suppressed) + (1 if self.min_length else 0)
+        vocabulary_size = logits.shape[-1]
+        changed = self._change(logits, written, index)
+        changed, ids = top_k(changed, min(k + few, vocabulary_size))  # [R, k + few]
+        if not few:
+            return changed, ids
+        changed = ops.where(self._forbids(ids, index), FORBIDDEN, changed)
+        changed, order = ops.top_k(changed, min(k, vocabulary_size))
+        return changed, ops.take_along_axis(ids, order, axis=-1)
+
+    def all(self, logits, written, index):
+        """The logits [R, V] with FORBIDDEN in place of those of what may not be written."""
+        every = ops.arange(logits.shape[-1], dtype="int32")[None, :]
+        changed = self._change(logits, written, index)
+        return ops.where(self._forbids(every, index), FORBIDDEN, changed)
+
+    def _change(self, logits, written, index):
+        """What depends on the row: repetitions and the prefix."""
+        changed = logits
         vocabulary_size = logits.shape[-1]
         if self.repetition_penalty != 1.0:
-            earlier = masks.positions(ops.shape(ids)[1]) < index
+            earlier = masks.positions(ops.shape(written)[1]) < index
             penalty = self.repetition_penalty
             penalised = ops.where(logits > 0, logits / penalty, logits * penalty)
-            repeated = _mark(ids, earlier[None, :], vocabulary_size)
-            constrained = ops.where(repeated, penalised, constrained)
-        forbidden = self._forbidden(vocabulary_size, index)
-        if forbidden is not None:
-            constrained = constrained + FORBIDDEN * forbidden
+            repeated = _mark(written, earlier[None, :], vocabulary_size)
+            changed = ops.where(repeated, penalised, changed)
         if self.no_repeat_ngram:
-            completes = _completes_ngram(ids, index, self.no_repeat_ngram)
-            constrained = ops.where(_mark(ids, completes, vocabulary_size), FORBIDDEN, constrained)
+            completes = _completes_ngram(written, index, self.no_repeat_ngram)
+            changed = ops.where(_mark(written, completes, vocabulary_size), FORBIDDEN, changed)
         if self.prefix is not None:
-            constrained = self._force(constrained, logits, index)
-        return constrained
+            forced = self._forced(ops.shape(logits)[0], index)
+            others = ops.arange(vocabulary_size)[None, :] != forced
+            alone = ops.where(others, FORBIDDEN, logits)
+            changed = ops.where(forced != masks.PADDING, alone, changed)
+        return changed
 
-    def _forbidden(self, vocabulary_size, index):
-        """1 for each id that no hypothesis may write at this place, float32 [V]."""
-        forbidden = None
-        if self.suppressed:
-            ids = ops.array(self.suppressed, "int32")
-            forbidden = ops.max(ops.one_hot(ids, vocabulary_size), axis=0)
+    def _forbids(self, ids, index):
+        """Whether ids [R, k] are among those that nobody may write at this place."""
+        forbidden = ops.zeros_like(ids, dtype="bool")
+        for one in self.suppressed:
+            forbidden = forbidden | (ids == one)
         if self.min_length:
-            too_early = ops.cast(index < self.min_length, "float32")
-            too_early = too_early * ops.one_hot(self.end, vocabulary_size)
-            forbidden = too_early if forbidden is None else ops.maximum(forbidden, too_early)
+            forbidden = forbidden | ((ids == self.end) & (index < self.min_length))
+        if self.prefix is not None:  # which may have anything in it
+            forbidden = forbidden & (self._forced(ops.shape(ids)[0], index) == masks.PADDING)
         return forbidden
 
-    def _force(self, constrained, logits, index):
+    def _forced(self, num_rows, index):
+        """The id that each row has to write, [R, 1]; padding where it is free."""
         places = ops.shape(self.prefix)[1]
         forced = ops.take(self.prefix, ops.minimum(index, places - 1), axis=1)  # [B]
-        hypotheses = ops.shape(logits)[0] // ops.shape(forced)[0]
-        forced = ops.repeat(forced, hypotheses)[:, None]  # [R, 1]
-        alone = ops.where(ops.arange(logits.shape[-1])[None, :] == forced, logits, FORBIDDEN)
-        return ops.where(forced != masks.PADDING, alone, constrained)
+        return ops.repeat(forced, num_rows // ops.shape(forced)[0])[:, None]
 
 
 def _completes_ngram(ids, index, size):

@@ -51,13 +51,13 @@ def generate(
     if n_best > (1 if sampling is not None else decoding.beams):
         raise ValueError(f"n_best={n_best} of {decoding.beams} beams: search with more beams.")
     limits, length = room(model, source, decoding, prefix)
-    constrain = constraints(decoding, suppressed, prefix)
+    allowed = constraints(decoding, suppressed, prefix)
     memory = model.encode(source)
     alone = sampling is not None or decoding.beams == 1
     align = alignment or (decoding.coverage_penalty != 0 and not alone)
     if alone:
         memory_length = ops.shape(source)[1] if align else None
-        options = dict(constrain=constrain, scores=scores, memory_length=memory_length)
+        options = dict(constraints=allowed, scores=scores, memory_length=memory_length)
         if sampling is None:
             strategy = Greedy(limits, length, END, **options)
         else:
@@ -72,7 +72,7 @@ def generate(
             decoding.length_penalty,
             decoding.length_offset,
             decoding.coverage_penalty,
-            constrain,
+            allowed,
             masks.keep_tokens(source) if align else None,
         )
     results = search(
@@ -92,7 +92,7 @@ def generate(
 
 
 def constraints(decoding: DecodingConfig, suppressed=(), prefix=None) -> Constraints:
-    """What a target may not say, by its config."""
+    """What a target may say, by its config."""
     return Constraints(
         END,
         (masks.PADDING, BEGIN, *suppressed),

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.generation.beam import BeamSearch, top_k
+from keras_transformer.generation.beam import BeamSearch
 from keras_transformer.generation.choose import Greedy, Sampling, uniform
 from keras_transformer.generation.constraints import Constraints
 from keras_transformer.generation.loop import search
+from keras_transformer.generation.top import top_k
 from tests import oracle
 
 BEGIN, END, WORDS = 1, 2, (3, 4, 5)
@@ -88,7 +89,12 @@ def only_words(**options):
 
 def run_beam(model, beams, step=None, limit=LIMIT, **options):
     strategy = BeamSearch(
-        limits(*[limit] * len(model.initial)), limit, END, beams, constrain=only_words(), **options
+        limits(*[limit] * len(model.initial)),
+        limit,
+        END,
+        beams,
+        constraints=only_words(),
+        **options,
     )
     found = search(step or model.step, model.start(beams), strategy, BEGIN)
     return {name: oracle.array(value) for name, value in found.items()}
@@ -159,7 +165,7 @@ def test_the_search_ends_when_nothing_better_can_come():
             steps.append(1)
             return super().is_done(progress)
 
-    strategy = Counted(limits(64, 64), 64, END, 4, alpha=0.6, constrain=only_words())
+    strategy = Counted(limits(64, 64), 64, END, 4, alpha=0.6, constraints=only_words())
     progress, index, state, last = (
         strategy.start(),
         0,
@@ -217,7 +223,7 @@ def test_more_beams_never_have_fewer_hypotheses_than_there_are():
 
 def test_an_empty_sentence_has_one_empty_translation():
     model = Recurrent()
-    strategy = BeamSearch(limits(0, 3), 3, END, 2, n_best=2, constrain=only_words())
+    strategy = BeamSearch(limits(0, 3), 3, END, 2, n_best=2, constraints=only_words())
     found = search(model.step, model.start(2), strategy, BEGIN)
     assert oracle.array(found["ids"])[0].tolist() == [[0, 0, 0], [0, 0, 0]]
     assert oracle.array(found["scores"])[0].tolist() == [0, -np.inf]
@@ -247,7 +253,7 @@ def test_each_row_ends_with_its_own_end_or_limit_and_the_loop_with_the_last():
 def test_no_fewer_tokens_than_the_least():
     model = Recurrent(4, end=9.0)
     assert greedy(model)["ids"].tolist() == [[2, 0, 0, 0, 0, 0]] * 4
-    ids = greedy(model, constrain=only_words(min_length=3))["ids"]
+    ids = greedy(model, constraints=only_words(min_length=3))["ids"]
     assert ((ids != 0).sum(axis=1) == 4).all()
     assert (ids[:, 3] == END).all()
 
@@ -257,7 +263,7 @@ def test_suppressed_tokens_are_not_written():
     common = (
         np.bincount(greedy(model)["ids"].astype(int).ravel(), minlength=VOCABULARY)[3:].argmax() + 3
     )
-    ids = greedy(model, constrain=Constraints(END, (0, BEGIN, int(common))))["ids"]
+    ids = greedy(model, constraints=Constraints(END, (0, BEGIN, int(common))))["ids"]
     assert not (ids == common).any()
     assert not (ids == BEGIN).any()
 
@@ -268,10 +274,10 @@ def test_no_ngram_is_written_twice(size):
         return [tuple(row[i : i + size]) for i in range(len(row) - size + 1)]
 
     model = Recurrent(8, end=-9.0)
-    free = [ngrams(tokens(row)) for row in greedy(model, limit=12, constrain=only_words())["ids"]]
+    free = [ngrams(tokens(row)) for row in greedy(model, limit=12, constraints=only_words())["ids"]]
     assert any(len(set(row)) < len(row) for row in free)
-    constrain = only_words(no_repeat_ngram=size)
-    for row in greedy(model, limit=12, constrain=constrain)["ids"]:
+    constraints = only_words(no_repeat_ngram=size)
+    for row in greedy(model, limit=12, constraints=constraints)["ids"]:
         written = ngrams(tokens(row))
         assert len(set(written)) == len(written)
 
@@ -279,7 +285,7 @@ def test_no_ngram_is_written_twice(size):
 def test_a_repetition_penalty_makes_what_was_written_less_likely():
     logits = ops.array([[0.0, 0, 0, 3, -1, 2]])
     ids = ops.array([[3, 4, 5, 0]])  # the 5 is not written yet
-    penalised = only_words(repetition_penalty=2.0)(logits, ids, 2)
+    penalised = only_words(repetition_penalty=2.0).all(logits, ids, 2)
     np.testing.assert_allclose(oracle.array(penalised)[0, 2:], [0, 1.5, -2, 2])
 
 
@@ -287,8 +293,10 @@ def test_a_repetition_penalty_makes_what_was_written_less_likely():
 def test_a_prefix_is_written_first_and_counts(beams):
     model = Recurrent(3)
     prefix = ops.array([[5, 5, 3], [4, 0, 0], [0, 0, 0]])
-    constrain = only_words(prefix=prefix, no_repeat_ngram=1)
-    strategy = BeamSearch(limits(6, 6, 6), 6, END, beams, n_best=min(beams, 2), constrain=constrain)
+    constraints = only_words(prefix=prefix, no_repeat_ngram=1)
+    strategy = BeamSearch(
+        limits(6, 6, 6), 6, END, beams, n_best=min(beams, 2), constraints=constraints
+    )
     found = search(model.step, model.start(beams), strategy, BEGIN)
     ids = oracle.array(found["ids"])
     assert (ids[0, :, :3] == [5, 5, 3]).all()
@@ -298,7 +306,7 @@ def test_a_prefix_is_written_first_and_counts(beams):
     alone = search(
         model.step,
         model.start(beams),
-        BeamSearch(limits(6, 6, 6), 6, END, beams, constrain=only_words(no_repeat_ngram=1)),
+        BeamSearch(limits(6, 6, 6), 6, END, beams, constraints=only_words(no_repeat_ngram=1)),
         BEGIN,
     )
     np.testing.assert_array_equal(ids[2, 0], oracle.array(alone["ids"])[2, 0])
@@ -312,7 +320,8 @@ def sample(logits, seeds, temperature=1.0, top_k=0, top_p=1.0):
         temperature=ops.full((rows,), temperature), top_k=ops.full((rows,), top_k, "int32"),
         top_p=ops.full((rows,), top_p), seed=ops.array(seeds, "int32"),
     )  # fmt: skip
-    return oracle.array(strategy.pick(ops.tile(ops.array([logits], "float32"), (rows, 1)), 0))
+    logits = ops.tile(ops.array([logits], "float32"), (rows, 1))
+    return oracle.array(strategy.pick(logits, ops.zeros((rows, 1), "int32"), 0))
 
 
 @pytest.mark.parametrize(
