@@ -12,7 +12,7 @@ demo: $(INSTALLED)
 	$(BIN)/keras-transformer demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 # What is made of keras.ops alone, on another backend of Keras. Not part of `make test`.
 PORTABLE = tests/attention tests/layers tests/models tests/generation \

@@ -22,7 +22,13 @@ from keras_transformer.version import VERSION
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command; returns 0, or 2 when something it was given is wrong."""
-    parsed = _parser().parse_args(arguments)
+    parser = _parser()
+    parsed, rest = parser.parse_known_args(arguments)
+    # Before Python 3.13, argparse takes no overrides that stand behind an option.
+    if any(word.startswith("-") or "=" not in word for word in rest):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        parsed.overrides += rest
     try:
         parsed.run(parsed)
     except InputError as error:
@@ -129,11 +135,11 @@ def _translate(parsed):
         lines = decode_lines(sys.stdin.buffer, "standard input")
         at_once = 1 if sys.stdin.isatty() else 1000
     translator = _translator(parsed)
-    if parsed.n_best and not isinstance(translator, Translator):
+    if parsed.n_best is not None and not isinstance(translator, Translator):
         raise InputError(f"{parsed.run_dir}: --n-best needs a run; ask the model's n_best instead.")
     numbers = count(1)
     while chunk := list(islice(lines, at_once)):
-        if not parsed.n_best:
+        if parsed.n_best is None:
             for translation in translator(chunk):
                 print(translation)
         else:
@@ -160,9 +166,14 @@ def _export(parsed):
     if parsed.format == "ctranslate2":
         if len(models) > 1:
             raise InputError("CTranslate2 runs one model: leave --with out.")
+        if parsed.overrides:
+            raise InputError(
+                "CTranslate2 is told how to decode when it runs: leave decoding.* out."
+            )
         export_ctranslate2(models[0], tokenizer, parsed.output)
         print(f"done: {parsed.output}")
         return
+    print("tracing the search and writing the model ...", flush=True)
     directory = export(models, tokenizer, parsed.output, decoding, parsed.version, parsed.dtype)
     print(f"done: {directory}; keras-transformer translate {parsed.output}")
 
@@ -188,7 +199,10 @@ def _load(parsed):
     for other in parsed.others:
         model, its_tokenizer = load_run(other)
         if its_tokenizer.model != tokenizer.model:
-            raise InputError(f"{other}: its vocabulary is not that of {parsed.run_dir}.")
+            raise InputError(
+                f"{other}: its vocabulary is not that of {parsed.run_dir}. Leave it out, or train "
+                f"it with that run's tokenizer.model in its directory."
+            )
         models.append(model)
     config = read_config(Path(parsed.run_dir) / "config.toml", parsed.overrides)
     return models, tokenizer, config.decoding

@@ -271,7 +271,7 @@ class DecodingConfig:
     def __post_init__(self):
         _check(self, "beams", "at least 1", lambda value: value >= 1)
         _check(self, "max_length", "at least 1", lambda value: value is None or value >= 1)
-        _check(self, "repetition_penalty", "a positive number", lambda value: value > 0)
+        _check(self, "repetition_penalty", "at least 1", lambda value: value >= 1)
         _check(self, "top_p", "above 0 and at most 1", lambda value: 0 < value <= 1)
         names = (
             "length_offset", "coverage_penalty", "min_length", "no_repeat_ngram", "temperature",

@@ -67,4 +67,4 @@ def _translate_elsewhere(exported, path):
     """The lines of a file, translated by an exported model in a fresh process."""
     command = [sys.executable, "-m", "keras_transformer_cli", "translate", exported]
     done = subprocess.run([*command, "--input", path], stdout=subprocess.PIPE, check=True)
-    return done.stdout.decode("utf-8").splitlines()
+    return done.stdout.decode("utf-8").split("\n")[:-1]

@@ -152,6 +152,19 @@ BAD_INPUT = [
         "give either data.train",
     ),
     ("demo training.epoch=3 --directory DATA/x", b"", "Did you mean epochs?"),
+    ("translate RUN decoding.beam=3 --input DATA/test.text", b"", "Did you mean beams?"),
+    ("translate RUN decoding.beams=0 --input DATA/test.text", b"", "expected at least 1"),
+    ("translate RUN training.epochs=3 --input DATA/test.text", b"", "only decoding.* can change"),
+    ("translate RUN --n-best 9 --input DATA/test.text", b"", "9 best of 4 beams"),
+    ("translate RUN --n-best 0 --input DATA/test.text", b"", "0 best of 4 beams"),
+    ("export RUN --format ctranslate2 --output DATA/x decoding.beams=2", b"", "leave decoding.*"),
+    ("translate RUN --with DATA/empty --input DATA/test.text", b"", "not a run directory"),
+    ("translate RUN decoding.suppress=zebra --input DATA/test.text", b"", "no piece 'zebra'"),
+    ("export DATA/nowhere --output DATA/x", b"", "nowhere: there is no such run directory"),
+    ("export RUN --output DATA/bad", b"", "bad"),
+    ("export RUN --with RUN --format ctranslate2 --output DATA/x", b"", "leave --with out"),
+    ("export RUN --output DATA/x --dtype float99", b"", "float99"),
+    ("export RUN --output DATA/x --version 0", b"", "counted from 1"),
 ]
 
 
@@ -168,6 +181,51 @@ def test_bad_input_is_one_line_exit_code_2_and_nothing_written(
     assert printed.err.startswith("keras-transformer: ")
     assert printed.err.count("\n") == 1
     assert sorted(data.rglob("*")) == before
+
+
+def test_the_n_best_come_with_number_and_score(run_dir, data, capsys):
+    assert main(["translate", run_dir, "--n-best", "2", "--input", str(data / "test.text")]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [int(number) for number, _, _ in lines] == [1 + row // 2 for row in range(40)]
+    assert all(float(lines[row][1]) >= float(lines[row + 1][1]) for row in range(0, 40, 2))
+
+
+def test_an_ensemble_is_translated_with_and_one_of_two_vocabularies_is_not(
+    run_dir, config, data, tmp_path, capsys
+):
+    lines = ["--input", str(data / "test.text")]
+    assert main(["translate", run_dir, *lines]) == 0
+    alone = capsys.readouterr().out
+    assert main(["translate", run_dir, "--with", run_dir, *lines]) == 0
+    assert capsys.readouterr().out == alone
+    other = str(tmp_path / "other")
+    assert main(["train", config, "tokenizer.vocabulary_size=60", "--run-dir", other]) == 0
+    assert main(["translate", run_dir, "--with", other, *lines]) == 2
+    assert "its vocabulary is not that of" in capsys.readouterr().err
+
+
+def test_an_exported_model_translates_as_its_run_does(run_dir, data, tmp_path, capsys):
+    lines = ["--input", str(data / "test.text")]
+    few = ["decoding.beams=2", "decoding.max_length=12"]
+    exported = str(tmp_path / "exported")
+    assert main(["export", run_dir, "--output", exported, *few]) == 0
+    assert f"{exported}/1" in capsys.readouterr().out
+    assert main(["translate", run_dir, *few, *lines]) == 0
+    expected = capsys.readouterr().out
+    for path in (exported, f"{exported}/1"):
+        assert main(["translate", path, *lines]) == 0
+        assert capsys.readouterr().out == expected
+    for wrong in (["decoding.beams=8"], ["--with", run_dir]):
+        assert main(["translate", exported, *lines, *wrong]) == 2
+        assert "Export it anew" in capsys.readouterr().err
+    assert main(["translate", exported, *lines, "--n-best", "2"]) == 2
+    assert "--n-best needs a run" in capsys.readouterr().err
+
+
+def test_a_model_for_ctranslate2_is_written_with_its_vocabulary(run_dir, tmp_path, capsys):
+    output = tmp_path / "ctranslate2"
+    assert main(["export", run_dir, "--format", "ctranslate2", "--output", str(output)]) == 0
+    assert {path.name for path in output.iterdir()} >= {"model.bin", "tokenizer.model"}
 
 
 def test_a_reader_that_leaves_early_is_no_error(run_dir, data):

@@ -84,8 +84,7 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def _combine_heads(self, outputs):
         """The outputs [B, H_group, T, K] of all groups -> [B, T, D]."""
-        x = outputs[0] if len(outputs) == 1 else ops.concatenate(outputs, axis=1)
-        x = ops.transpose(x, (0, 2, 1, 3))  # [B, T, H, K]
+        x = ops.transpose(_join(outputs), (0, 2, 1, 3))  # [B, T, H, K]
         batch_size, length = ops.shape(x)[0], ops.shape(x)[1]
         return self.output_projection(
             ops.reshape(x, (batch_size, length, self.num_heads * self.head_dim))
@@ -110,7 +109,12 @@ class MultiHeadAttention(keras.layers.Layer):
         if not return_attention_scores:
             return self._combine_heads(results)
         outputs, scores = zip(*results, strict=True)
-        return self._combine_heads(outputs), ops.concatenate(scores, axis=1)
+        return self._combine_heads(outputs), _join(scores)
+
+
+def _join(groups):
+    """The heads of all groups, [B, H_group, ...] each -> [B, H, ...]."""
+    return groups[0] if len(groups) == 1 else ops.concatenate(groups, axis=1)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -168,7 +172,8 @@ class SelfAttention(MultiHeadAttention):
         self._build_heads(x_shape[1], x_shape[1])
 
     def call(self, x, keep=None, return_attention_scores=False):
-        return self._attend(*self._project(x), keep, return_attention_scores)
+        heads = self._split_heads(self.query_key_value(x), 3)  # [B, H, T, K] each
+        return self._attend(*self._rotate(*heads), keep, return_attention_scores)
 
     def start(self, batch_size, length):
         """The state before the first of at most `length` places."""
@@ -176,16 +181,18 @@ class SelfAttention(MultiHeadAttention):
 
     def step(self, x, state, index):
         """Takes in x [B, 1, D] at position `index`; returns the output [B, 1, D] and the state."""
-        parts = self._of_groups(*self._project(x, offset=index))
+        # A single place needs no transposition to have its heads apart.
+        heads = ops.reshape(self.query_key_value(x), (-1, 3, self.num_heads, 1, self.head_dim))
+        parts = self._of_groups(*self._rotate(*ops.unstack(heads, 3, axis=1), offset=index))
         results = [
             mechanism.step(*of_group, state=group_state, index=index)
             for (mechanism, of_group), group_state in zip(parts, state, strict=True)
         ]
-        outputs, state = zip(*results, strict=True)
-        return self._combine_heads(outputs), list(state)
+        outputs, state = zip(*results, strict=True)  # [B, H_group, 1, K]
+        outputs = ops.reshape(_join(outputs), (-1, 1, self.num_heads * self.head_dim))
+        return self.output_projection(outputs), list(state)
 
-    def _project(self, x, offset=0):
-        query, key, value = self._split_heads(self.query_key_value(x), 3)  # [B, H, T, K] each
+    def _rotate(self, query, key, value, offset=0):
         if self.rotary is not None:
             query, key = self.rotary(query, offset=offset), self.rotary(key, offset=offset)
         return query, key, value
@@ -251,3 +258,31 @@ class CrossAttention(MultiHeadAttention):
         """Attends from x [B, T, D] to what `remember` returned."""
         (query,) = self._split_heads(self.query(x), 1)
         return self._attend(query, *remembered, keep, return_attention_scores)
+
+    def step(self, x, remembered, keep=None):
+        """Attends from one place of N hypotheses a sentence to what `remember` returned.
+
+        The hypotheses of a sentence are so many queries to its one memory, which need not be copied
+        for each of them.
+
+        Args:
+            x: [B N, 1, D], the hypotheses of a sentence one after the other.
+            remembered: what `remember` returned of the B sentences.
+            keep: bool [B, S], True where the memory has a token.
+
+        Returns:
+            The output [B N, 1, D] and the attention scores [B, H, N, S].
+        """
+        batch_size = ops.shape(remembered[0])[0]
+        query = ops.reshape(self.query(x), (batch_size, -1, self.num_heads, self.head_dim))
+        query = ops.transpose(query, (0, 2, 1, 3))  # [B, H, N, K]
+        outputs, scores = zip(
+            *(
+                mechanism(*of_group, keep=keep, return_attention_scores=True)
+                for mechanism, of_group in self._of_groups(query, *remembered)
+            ),
+            strict=True,
+        )
+        outputs = ops.transpose(_join(outputs), (0, 2, 1, 3))  # [B, N, H, K]
+        outputs = ops.reshape(outputs, (-1, 1, self.num_heads * self.head_dim))
+        return self.output_projection(outputs), _join(scores)

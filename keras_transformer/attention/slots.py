@@ -1,6 +1,7 @@
 """Key and value slots of a fixed number: where a step leaves what later steps look at."""
 
 import contextlib
+import contextvars
 
 from keras import ops
 
@@ -9,12 +10,14 @@ from keras_transformer import masks
 
 def make(batch_size, num_heads, length, head_dim, dtype):
     """Empty slots [B, H, length, K]."""
-    return _how["make"]((batch_size, num_heads, length, head_dim), dtype)
+    make, _ = _how.get()
+    return make((batch_size, num_heads, length, head_dim), dtype)
 
 
 def write(slots, value, index):
     """Puts a value [B, H, 1, K] into the slots at the place `index`."""
-    return _how["write"](slots, value, index)
+    _, write = _how.get()
+    return write(slots, value, index)
 
 
 @contextlib.contextmanager
@@ -24,12 +27,11 @@ def handled(make=None, write=None):
     Which way is fast depends on who runs the graph, and what is fast for one does not run on
     another: the exporter knows.
     """
-    before = dict(_how)
-    _how.update({"make": make or before["make"], "write": write or before["write"]})
+    token = _how.set((make or ops.zeros, write or _select))
     try:
         yield
     finally:
-        _how.update(before)
+        _how.reset(token)
 
 
 def _select(slots, value, index):
@@ -39,4 +41,4 @@ def _select(slots, value, index):
     return ops.where(here, value, slots)
 
 
-_how = {"make": ops.zeros, "write": _select}
+_how = contextvars.ContextVar("how slots are made and written", default=(ops.zeros, _select))

@@ -21,8 +21,8 @@ class ExportedTranslator:
     >>> import tempfile
     >>> from keras_transformer import ExportedTranslator, export
     >>> from keras_transformer import ModelConfig, Tokenizer, Transformer
-    >>> tokenizer = Tokenizer.learn(["to be or not to be"] * 9, vocabulary_size=12, kind="char")
-    >>> config = ModelConfig.preset("tiny", vocabulary_size=12, encoder_layers=1, decoder_layers=1)
+    >>> tokenizer = Tokenizer.learn(["to be or not to be"] * 9, vocabulary_size=11, kind="char")
+    >>> config = ModelConfig.preset("tiny", vocabulary_size=11, encoder_layers=1, decoder_layers=1)
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     _ = export(Transformer(config), tokenizer, directory)
     ...     translations = ExportedTranslator(directory)(["to be", ""])

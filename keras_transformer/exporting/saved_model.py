@@ -19,6 +19,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.exporting.signatures import Signatures
 from keras_transformer.exporting.weights import copy_for_serving
 from keras_transformer.generation.generate import Ensemble
+from keras_transformer.generation.translate import check_vocabulary
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer import Tokenizer
 
@@ -41,7 +42,7 @@ pad_variable_length_inputs: true
 
 
 def export(
-    model: Transformer | Sequence[Transformer],
+    model: Transformer | Ensemble | Sequence[Transformer],
     tokenizer: Tokenizer,
     path: str | Path,
     decoding: DecodingConfig | None = None,
@@ -54,7 +55,8 @@ def export(
         model: a `Transformer`, or several of one vocabulary, whose probabilities are averaged.
         tokenizer: the one that they were trained with.
         path: the model's directory, in which each version has its own.
-        decoding: how the signatures search; by default with 4 beams.
+        decoding: how the signatures search; by default with 4 beams. Its temperature, top_k, top_p
+            and seed are not used: the signature `sample` takes its own.
         version: the number of the version; by default one more than the last.
         dtype: a Keras dtype policy. In float32 whatever the training was in: few processors are
             faster in bfloat16.
@@ -62,12 +64,19 @@ def export(
     Returns:
         The directory of the version.
     """
-    models = model if isinstance(model, Sequence) else [model]
-    models = [copy_for_serving(one, dtype) for one in models]
+    models = model.models if isinstance(model, Ensemble) else model
+    models = models if isinstance(models, Sequence) else [models]
     path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path}: this is a file; a model needs a directory.")
+    if version is not None and version < 1:
+        raise InputError(f"version {version}: versions are counted from 1.")
     directory = path / str(version or 1 + max(versions(path), default=0))
     if directory.exists():
         raise InputError(f"{directory}: this version is there already. Choose another --version.")
+    for one in models:
+        check_vocabulary(one, tokenizer)
+    models = [copy_for_serving(one, dtype) for one in models]
     path.mkdir(parents=True, exist_ok=True)
     signatures = Signatures(
         models[0] if len(models) == 1 else Ensemble(models), tokenizer, decoding or DecodingConfig()
@@ -77,7 +86,8 @@ def export(
     try:
         tf.saved_model.save(signatures, part, signatures=signatures.all())
         _write_warmup(Path(part) / "assets.extra", tokenizer)
-        (path / "batching_parameters.txt").write_text(BATCHING)
+        if not (path / "batching_parameters.txt").exists():  # it may have been changed
+            (path / "batching_parameters.txt").write_text(BATCHING)
         os.chmod(part, 0o755)
         os.rename(part, directory)
     except BaseException:

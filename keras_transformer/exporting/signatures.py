@@ -49,6 +49,7 @@ class Signatures(tf.Module):
         self._read_text = graph_function(self._tokenize, input_signature=[TEXT])
         self.write_text = graph_function(self._detokenize, input_signature=[ids])
         self._pieces = graph_function(self._spell, input_signature=[tf.TensorSpec(None, tf.int32)])
+        self.encode = graph_function(self._encode, input_signature=[ids])
         self._search = graph_function(self._generate, input_signature=[ids])
         self._search_compiled = graph_function(
             self._generate_compiled, input_signature=[ids], jit_compile=True
@@ -124,16 +125,17 @@ class Signatures(tf.Module):
         """
         source, truncated = self.read(text)
         given = dict(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        rows = tf.shape(source)[0]
-        sampling = {name: _per_row(name, values, rows) for name, values in given.items()}
+        sampling = {name: _per_row(name, values, text) for name, values in given.items()}
         return self._say(text, self._generate(source, sampling=sampling), truncated)
 
     @graph_function(input_signature=[TEXT, tf.TensorSpec([None], tf.string, "prefix")])
     def prefixed(self, text, prefix):
         """The best translation that begins with the prefix."""
         source, truncated = self.read(text)
-        prefix, cut = self.read(prefix)
+        prefix, cut = self.read(_one_for_each("prefix", prefix, text))
         prefix = tf.where(prefix == END, masks.PADDING, prefix)
+        if self.decoding.max_length is not None:
+            cut |= tf.math.count_nonzero(prefix, axis=1) > self.decoding.max_length
         found = self._generate(source, prefix=prefix)
         return self._say(text, found, truncated | cut)
 
@@ -142,7 +144,7 @@ class Signatures(tf.Module):
         """How probable a given translation is, as a whole and token by token."""
         rows = tf.size(text)
         source, truncated = self.read(text)
-        target, cut = self.read(target)
+        target, cut = self.read(_one_for_each("target", target, text))
         with self.weights.read(self.model):
             found = score(self.model, source, target, self.decoding)
         return {
@@ -201,6 +203,7 @@ class Signatures(tf.Module):
 
     def _read_ids(self, ids, lengths):
         """The same for ids [B, S] that have been given."""
+        lengths = _one_for_each("lengths", lengths, ids)
         missing = _missing(lengths)
         ids = tf.pad(ids, [[0, missing], [0, 0]])
         lengths = tf.clip_by_value(tf.pad(lengths, [[0, missing]]), 0, tf.shape(ids)[1])
@@ -208,14 +211,20 @@ class Signatures(tf.Module):
         ids = tf.where(known, ids, UNKNOWN)
         return _finish(tf.RaggedTensor.from_tensor(ids, lengths), self.longest)
 
+    def _encode(self, source):
+        with self.weights.read(self.model):
+            return self.model.encode(source)
+
     def _generate(self, source, decoding=None, **options):
         decoding = decoding or self.decoding
         with self.weights.read(self.model), in_place.by_tensorflow():
-            return generate(self.model, source, decoding, self.suppressed, **options)
+            return generate(
+                self.model, source, decoding, self.suppressed, encode=self.encode, **options
+            )
 
     def _generate_compiled(self, source):
         with self.weights.read(self.model), in_place.by_xla():
-            return generate(self.model, source, self.decoding, self.suppressed)
+            return generate(self.model, source, self.decoding, self.suppressed, encode=self.encode)
 
     def _say(self, text, found, truncated):
         """The best of what was found for each row of text."""
@@ -260,14 +269,25 @@ def _finish(ids, longest):
     return tf.concat([ids[:, :longest], ends], axis=1).to_tensor(masks.PADDING), truncated
 
 
-def _per_row(name, values, rows):
-    """A parameter [B] or [1] as one value for each row."""
-    given = tf.size(values)
-    values = tf.concat([values, tf.zeros([_missing(values)], values.dtype)], axis=0)
+def _one_for_each(name, values, rows):
+    """The values [B], if there are as many as rows."""
+    given, expected = tf.size(values), tf.shape(rows)[0]
+    problem = f"{name}: give one for each row. Given, rows:"
+    with tf.control_dependencies(
+        [tf.debugging.Assert(given == expected, [problem, given, expected])]
+    ):
+        return tf.identity(values)
+
+
+def _per_row(name, values, text):
+    """A parameter [B] or [1] as one value for each row, and for the one that stands in for none."""
+    given, rows = tf.size(values), tf.size(text)
     problem = f"{name}: give one value for each row of text, or one for all. Values, rows:"
-    fits = (given <= 1) | (given == rows)
+    fits = (given == 1) | (given == rows)
     with tf.control_dependencies([tf.debugging.Assert(fits, [problem, given, rows])]):
-        return tf.gather(values, tf.where(given <= 1, tf.zeros([rows], tf.int32), tf.range(rows)))
+        values = tf.concat([values, tf.zeros([_missing(values)], values.dtype)], axis=0)
+    places = tf.range(tf.maximum(rows, 1))
+    return tf.gather(values, tf.where(given == 1, tf.zeros_like(places), places))
 
 
 def _at_least(size, sizes):

@@ -26,8 +26,7 @@ def make_streaming(signatures) -> tuple:
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")], autograph=False)
     def start(text):
         source, truncated = signatures.read(text)
-        with signatures.weights.read(model):
-            memory = model.encode(source)
+        memory = signatures.encode(source)
         rows = tf.size(text)
         limits, length = room(model, source, decoding)
         limits = limits[:rows]
@@ -60,7 +59,8 @@ def make_streaming(signatures) -> tuple:
             return {"index": index, "last": last, "state": state, **progress}
 
         with signatures.weights.read(model):
-            carry = tf.cond(tf.size(fixed["limits"]) > 0, write, lambda: carry)
+            # There is nothing to write either where there are no rows.
+            carry = tf.cond(tf.reduce_all(carry["finished"]), lambda: carry, write)
         return {**_flatten(carry), "text": signatures.write_text(carry["record"]["ids"])}
 
     specs = {

@@ -5,6 +5,7 @@ import dataclasses
 import keras
 import tensorflow as tf
 
+from keras_transformer.errors import InputError
 from keras_transformer.models.transformer import Transformer
 
 # Rows of a matrix that lie a multiple of 2 KiB apart fall into few lines of the processor's caches
@@ -18,7 +19,11 @@ def copy_for_serving(model: Transformer, dtype: str) -> Transformer:
 
     To multiply by the transposed embedding table costs TensorFlow up to ten times as much.
     """
-    copy = Transformer(dataclasses.replace(model.config, tie_output=False), dtype=dtype)
+    try:
+        copy = Transformer(dataclasses.replace(model.config, tie_output=False), dtype=dtype)
+    except (TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"dtype {dtype!r}: {reason} Give a Keras dtype policy.") from None
     weights = list(copy.weights)
     if model.config.tie_output:
         projection = copy.output_projection.kernel
@@ -52,6 +57,7 @@ class Weights(tf.Module):
 
 
 def _lay_out(variable):
+    # All kernels are those of `Linear` layers, which cut the additional columns off.
     value = variable.numpy()
     if variable.name == "kernel" and value.strides[0] % SLOW_STRIDE == 0:
         value = tf.pad(value, [[0, 0], [0, MORE_COLUMNS]])

@@ -11,7 +11,8 @@ def length_penalty(length, alpha, offset=5.0):
 
     With the offset 0 it is |Y|^alpha, as in fairseq, Marian and CTranslate2.
     """
-    return ((offset + ops.cast(length, "float32")) / (offset + 1.0)) ** alpha
+    length = ops.maximum(ops.cast(length, "float32"), 1.0)  # of nothing, as of the end alone
+    return ((offset + length) / (offset + 1.0)) ** alpha
 
 
 class BeamSearch:

@@ -3,7 +3,7 @@
 from keras import ops
 
 from keras_transformer import masks
-from keras_transformer.generation.constraints import Constraints
+from keras_transformer.generation.constraints import FORBIDDEN, Constraints
 from keras_transformer.generation.loop import make_record, write
 
 
@@ -90,6 +90,7 @@ class Sampling(Greedy):
         vocabulary_size = logits.shape[-1]
         warm = self.temperature > 0
         scaled = ops.cast(logits, "float32") / ops.where(warm, self.temperature, 1.0)[:, None]
+        scaled = ops.where(logits > FORBIDDEN / 2, scaled, FORBIDDEN)  # however warm
         scaled, order = ops.top_k(scaled, vocabulary_size)  # most probable first
         most = ops.where(self.top_k > 0, self.top_k, vocabulary_size)
         most = ops.where(warm, most, 1)

@@ -27,6 +27,7 @@ def generate(
     sampling=None,
     scores=True,
     alignment=False,
+    encode=None,
 ):
     """Translates source ids.
 
@@ -41,18 +42,20 @@ def generate(
             each, as of `Sampling`.
         scores: whether scores are wanted, which greedy search can do without.
         alignment: whether alignments are wanted.
+        encode: called instead of the model's own `encode`.
 
     Returns:
         A dict of `ids` [B, n_best, L], best first, each up to and including its end id, then
         padding; `lengths` [B, n_best] of them; and as asked for `scores` [B, n_best], log P(Y | X)
         / lp(Y), `token_scores` [B, n_best, L], log P of each token, and `alignment`
-        [B, n_best, L, S], what was looked at. The target of an empty source is empty.
+        [B, n_best, L, S], what was looked at. The target of an empty source is empty. Where fewer
+        than `n_best` targets can be written, the others are empty, with a score of minus infinity.
     """
     if n_best > (1 if sampling is not None else decoding.beams):
         raise ValueError(f"n_best={n_best} of {decoding.beams} beams: search with more beams.")
     limits, length = room(model, source, decoding, prefix)
     allowed = constraints(decoding, suppressed, prefix)
-    memory = model.encode(source)
+    memory = (encode or model.encode)(source)
     alone = sampling is not None or decoding.beams == 1
     align = alignment or (decoding.coverage_penalty != 0 and not alone)
     if alone:
@@ -86,8 +89,11 @@ def generate(
     if not alignment:
         results.pop("alignment", None)
     results["lengths"] = _lengths(results["ids"])
-    if alone and scores:
-        results["scores"] = _normalise(results["token_scores"], results["lengths"], decoding)
+    if "token_scores" in results:
+        # Whatever else the search may have ranked by. Where it found no more there is no score.
+        ranks = results.get("scores", 0.0)
+        scores = _normalise(results["token_scores"], results["lengths"], decoding)
+        results["scores"] = ops.where(ranks > -float("inf"), scores, -float("inf"))
     return results
 
 
@@ -157,8 +163,8 @@ class Ensemble(keras.Model):
     Example:
 
     >>> from keras_transformer import Ensemble, ModelConfig, Tokenizer, Transformer, Translator
-    >>> tokenizer = Tokenizer.learn(["to be or not to be"] * 9, vocabulary_size=12, kind="char")
-    >>> config = ModelConfig.preset("tiny", vocabulary_size=12)
+    >>> tokenizer = Tokenizer.learn(["to be or not to be"] * 9, vocabulary_size=11, kind="char")
+    >>> config = ModelConfig.preset("tiny", vocabulary_size=11)
     >>> both = Ensemble([Transformer(config), Transformer(config)])
     >>> len(Translator(both, tokenizer)(["to be"]))
     1

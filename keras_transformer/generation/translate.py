@@ -43,8 +43,8 @@ class Translator:
     Example:
 
     >>> from keras_transformer import ModelConfig, Tokenizer, Transformer, Translator
-    >>> tokenizer = Tokenizer.learn(["to be or not to be"] * 9, vocabulary_size=12, kind="char")
-    >>> model = Transformer(ModelConfig.preset("tiny", vocabulary_size=12))
+    >>> tokenizer = Tokenizer.learn(["to be or not to be"] * 9, vocabulary_size=11, kind="char")
+    >>> model = Transformer(ModelConfig.preset("tiny", vocabulary_size=11))
     >>> translator = Translator(model, tokenizer)
     >>> len(translator(["to be", "or not"]))  # untrained, so nonsense
     2
@@ -62,6 +62,7 @@ class Translator:
     ):
         models = model if isinstance(model, Sequence) else [model]
         self.model = models[0] if len(models) == 1 else Ensemble(models)
+        check_vocabulary(self.model, tokenizer)
         self.tokenizer = tokenizer
         self.decoding = decoding or DecodingConfig()
         self.tokens_per_batch = tokens_per_batch
@@ -91,6 +92,8 @@ class Translator:
         self, lines: Sequence[str], n: int, prefixes: Sequence[str] | None = None
     ) -> list[list[Hypothesis]]:
         """The n best translations of each line, best first, with all that is known of them."""
+        if n > 1 and self.decoding.temperature > 0:
+            raise InputError("Drawing gives one translation: leave decoding.temperature out.")
         if not 1 <= n <= self.decoding.beams:
             raise InputError(f"{n} best of {self.decoding.beams} beams: ask for 1 to that many.")
         results = self._search(lines, prefixes, n_best=n, details=True)
@@ -122,6 +125,11 @@ class Translator:
         sources = self._ids(lines)
         given = [[] for _ in sources]
         if prefixes is not None:
+            if len(prefixes) != len(lines):
+                raise InputError(
+                    f"{len(prefixes)} prefixes for {len(lines)} lines: give one for each, perhaps "
+                    "an empty one."
+                )
             given = [ids[: self.max_length - 1] for ids in self.tokenizer.encode(prefixes)]
         searcher = self._searcher(n_best, details, prefixes is not None)
         results = [None] * len(sources)
@@ -175,6 +183,18 @@ class Translator:
 
     def _text(self, ids):
         return self.tokenizer.decode([[one for one in ids.tolist() if one and one != END]])[0]
+
+
+def check_vocabulary(model, tokenizer: Tokenizer) -> None:
+    """Refuses a tokenizer that is not the model's."""
+    config = model.config
+    sizes = {config.vocabulary_size, config.target_vocabulary_size or config.vocabulary_size}
+    if sizes != {tokenizer.vocabulary_size}:
+        raise InputError(
+            f"The model has {' and '.join(map(str, sorted(sizes)))} tokens, the tokenizer "
+            f"{tokenizer.vocabulary_size}. Give the one tokenizer that source and target were "
+            "trained with."
+        )
 
 
 def suppressed_ids(tokenizer: Tokenizer, decoding: DecodingConfig) -> list[int]:

@@ -1,7 +1,6 @@
 """The decoder: a stack of layers that look at what is written so far and at the memory."""
 
 import keras
-from keras import ops
 
 from keras_transformer.attention.multi_head import CrossAttention, SelfAttention
 from keras_transformer.layers.feed_forward import FeedForward
@@ -135,16 +134,10 @@ class DecoderLayer(keras.layers.Layer):
         """
         self_attention, cross_attention = self.self_attention.layer, self.cross_attention.layer
         x, state = self.self_attention.around(x, lambda x: self_attention.step(x, state, index))
-        # The hypotheses of a sentence are so many queries to its one memory, which need not be
-        # copied for each of them.
-        batch_size, d_model = ops.shape(remembered[0])[0], x.shape[-1]
         x, scores = self.cross_attention.around(
-            ops.reshape(x, (batch_size, -1, d_model)),
-            lambda x: cross_attention.recall(
-                x, remembered, memory_keep, return_attention_scores=True
-            ),
+            x, lambda x: cross_attention.step(x, remembered, memory_keep)
         )
-        return ops.reshape(self.feed_forward(x), (-1, 1, d_model)), state, scores
+        return self.feed_forward(x), state, scores
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -30,10 +30,15 @@ class Linear(keras.layers.Dense):
 
     def call(self, inputs, training=None):
         rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # [B T, D]
-        # An exported kernel may have more columns than there are units: see exporting/weights.py.
-        outputs = ops.matmul(rows, self.kernel)[:, : self.units]
+        outputs = ops.matmul(rows, self.kernel)
+        if outputs.shape[-1] != self.units:  # an exported kernel: see exporting/weights.py
+            outputs = outputs[:, : self.units]
         if self.bias is not None:
             outputs = outputs + self.bias
         if self.activation is not None:
             outputs = self.activation(outputs)
-        return ops.reshape(outputs, (*ops.shape(inputs)[:-1], self.units))
+        # Where all sizes but one are known, the shape is a constant of the graph.
+        sizes = [size if isinstance(size, int) else -1 for size in inputs.shape[:-1]]
+        if sizes.count(-1) > 1:
+            sizes = ops.shape(inputs)[:-1]
+        return ops.reshape(outputs, (*sizes, self.units))

@@ -7,16 +7,22 @@ signature says of them goes out as JSON.
 import json
 import sys
 
-sys.modules["keras_transformer"] = None  # an import of it fails
 
-import tensorflow as tf  # noqa: E402
-import tensorflow_text  # noqa: E402, F401 its ops
+def main(directory, signature):
+    sys.modules["keras_transformer"] = None  # an import of it fails
 
-# tensorflow_text imports keras for layers of its own; from here on nobody can.
-for name in [name for name in sys.modules if name.split(".")[0] == "keras"]:
-    sys.modules[name] = None
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401 its ops
 
-model = tf.saved_model.load(sys.argv[1])
-found = model.signatures[sys.argv[2]](text=tf.constant(json.load(sys.stdin)))
-texts = [text.decode() for text in found["text"].numpy()]
-print(json.dumps({"text": texts, "score": found["score"].numpy().tolist()}))
+    # tensorflow_text imports keras for layers of its own; from here on nobody can.
+    for name in [name for name in sys.modules if name.split(".")[0] == "keras"]:
+        sys.modules[name] = None
+
+    model = tf.saved_model.load(directory)
+    found = model.signatures[signature](text=tf.constant(json.load(sys.stdin)))
+    texts = [text.decode() for text in found["text"].numpy()]
+    print(json.dumps({"text": texts, "score": found["score"].numpy().tolist()}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -13,8 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
 import keras_transformer as kt
-from keras_transformer.data.batches import bucket_lengths
-from keras_transformer.exporting.signatures import _at_least
+from keras_transformer.exporting.signatures import Signatures
 from tests.conftest import make_model
 
 WORDS = ["to", "be", "or", "not", "that", "is", "the", "question", "nobler", "mind", "suffer"]
@@ -145,7 +144,7 @@ def functions_of(directory, signature):
     saved.ParseFromString((directory / "saved_model.pb").read_bytes())
     (graph,) = saved.meta_graphs
     library = {one.signature.name: one for one in graph.graph_def.library.function}
-    output = graph.signature_def[signature].outputs["score"].name.split(":")[0]
+    output = next(iter(graph.signature_def[signature].outputs.values())).name.split(":")[0]
     (node,) = [node for node in graph.graph_def.node if node.name == output]
     waiting, reached = [node.attr["f"].func.name], {}
     while waiting:
@@ -167,8 +166,8 @@ def needs_xla(functions):
 
 
 def test_only_the_compiled_twin_needs_xla(directory):
-    plain = ("serving_default", "greedy", "n_best", "sample", "prefixed", "score", "decode_ids")
-    for signature in plain:
+    plain = ["serving_default", "greedy", "n_best", "sample", "prefixed", "score", "decode_ids"]
+    for signature in [*plain, "start", "step"]:
         assert not needs_xla(functions_of(directory, signature)), signature
     assert needs_xla(functions_of(directory, "decode_ids_compiled"))
 
@@ -282,15 +281,21 @@ def test_ids_that_are_none_are_unknown(run, signature):
     np.testing.assert_array_equal(strange["ids"], unknown["ids"])
 
 
-def test_the_compiled_twin_sees_few_shapes():
+def test_the_compiled_twin_sees_few_shapes(model, tokenizer):
     """Once for each pair of a power of two of rows and a bucket of lengths."""
-    rows = {int(_at_least(tf.constant(size), [2**power for power in range(13)]))
-            for size in range(1, 65)}  # fmt: skip
-    buckets = bucket_lengths(256)
-    lengths = {int(_at_least(tf.constant(size), buckets)) for size in range(1, 257)}
-    assert rows == {1, 2, 4, 8, 16, 32, 64}
-    assert lengths == set(buckets)
-    assert int(_at_least(tf.constant(9999), [1, 2])) == 9999
+    signatures = Signatures(model, tokenizer, kt.DecodingConfig(beams=1, max_length=1))
+    seen = []
+
+    def record(source):
+        seen.append(tuple(source.shape))
+        return signatures._search(source)
+
+    signatures._search_compiled = record
+    decode = Signatures.decode_ids_compiled.python_function
+    for rows, length in [(1, 1), (3, 5), (4, 7), (3, 8), (5, 30), (8, 31), (2, 99)]:
+        ids, lengths = tf.fill([rows, length], 5), tf.fill([rows], length)
+        assert decode(signatures, ids, lengths)["ids"].shape[0] == rows
+    assert seen == [(1, 8), (4, 8), (4, 8), (4, 12), (8, 32), (8, 32), (2, 48)]
 
 
 def test_drawing_depends_on_its_parameters_row_by_row(run):
@@ -305,8 +310,20 @@ def test_drawing_depends_on_its_parameters_row_by_row(run):
     found = run("sample", ["that is"] * 3, **cold)
     assert texts(found) == texts(greedy) * 3
     np.testing.assert_allclose(found["score"], greedy["score"].repeat(3), atol=1e-4)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="temperature: give one value"):
-        run("sample", ["a"] * 3, temperature=[1.0, 2.0], top_k=[0], top_p=[1.0], seed=[1])
+
+
+def test_inputs_that_do_not_fit_each_other_are_refused_with_the_reason(run):
+    drawing = dict(temperature=[1.0, 2.0], top_k=[0], top_p=[1.0], seed=[1])
+    for name, inputs in {
+        "temperature": ("sample", ["a"] * 3, drawing),
+        "top_k": ("sample", ["a"] * 3, drawing | dict(temperature=[1.0], top_k=[])),
+        "prefix": ("prefixed", ["a"] * 3, dict(prefix=["b"])),
+        "target": ("score", ["a"] * 3, dict(target=["b"] * 2)),
+        "lengths": ("decode_ids", None, dict(ids=[[5, 6], [7, 8]], lengths=[2])),
+    }.items():
+        signature, text, more = inputs
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"{name}: give one"):
+            run(signature, text, **more)
 
 
 def test_streamed_text_grows_to_what_greedy_search_writes(run):
@@ -318,6 +335,7 @@ def test_streamed_text_grows_to_what_greedy_search_writes(run):
         heard.append([text.decode() for text in found.pop("text")])
         given |= found
     assert heard[-1] == texts(run("greedy", LINES))
+    assert texts(run("step", **given)) == heard[-1]  # once too often does no harm
     assert len(heard) > 5
     assert all(new.startswith(old.rstrip()) for old, new in zip(heard[3], heard[4], strict=True))
 
@@ -376,11 +394,19 @@ def test_an_ensemble_in_mixed_precision_is_exported_in_float32(model, tokenizer,
     whole = make_model(tokenizer, seed=8)
     assert keras.config.dtype_policy().name == "float32"
     decoding = kt.DecodingConfig(beams=2, length_penalty=0.0)
-    kt.export([model, half], tokenizer, tmp_path, decoding)
+    kt.export(kt.Ensemble([model, half]), tokenizer, tmp_path, decoding)
     exported = kt.ExportedTranslator(tmp_path, lines_per_batch=3)
     expected = kt.Translator([model, whole], tokenizer, decoding)
     assert exported(LINES) == expected(LINES)
     assert exported.path == tmp_path / "1"
+
+
+def test_a_prefix_that_does_not_fit_is_reported(model, tokenizer):
+    signatures = Signatures(model, tokenizer, kt.DecodingConfig(beams=1, max_length=4))
+    found = signatures.prefixed(["to be"] * 2, ["to b", "to be or"])
+    assert found["truncated"].numpy().tolist() == [True, True]  # with the space in front
+    found = signatures.prefixed(["to be"] * 2, ["to", ""])
+    assert found["truncated"].numpy().tolist() == [False, False]
 
 
 def test_where_no_model_was_exported_there_is_an_error(tmp_path):

@@ -138,10 +138,12 @@ def test_a_place_of_padding_need_not_be_covered():
     model = Recurrent(batch_size=1)
     seen, padded = np.array([[1, 1, 1]], bool), np.array([[1, 1, 0]], bool)
     scores = {
-        name: run_beam(model, 3, model.step_and_look, coverage=1.0, memory_keep=ops.array(keep))
+        name: run_beam(
+            model, 3, model.step_and_look, limit=1, coverage=1.0, memory_keep=ops.array(keep)
+        )
         for name, keep in (("seen", seen), ("padded", padded))
     }
-    assert scores["padded"]["scores"][0, 0] >= scores["seen"]["scores"][0, 0]
+    assert scores["padded"]["scores"][0, 0] > scores["seen"]["scores"][0, 0] + 0.1
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
@@ -342,6 +344,18 @@ def test_tokens_are_drawn_as_often_as_they_should_be(options, expected):
     share = np.bincount(drawn, minlength=4) / len(drawn)
     np.testing.assert_allclose(share, expected, atol=0.012)
     assert (share[np.array(expected) == 0] == 0).all()
+
+
+def test_no_warmth_makes_what_is_forbidden_likely():
+    rows = 500
+    everywhere = ops.ones((rows,), "int32")
+    strategy = Sampling(
+        everywhere, 1, END, Constraints(END, (0, BEGIN)),
+        temperature=ops.full((rows,), 1e30), top_k=0 * everywhere,
+        top_p=ops.ones((rows,)), seed=ops.arange(rows, dtype="int32"),
+    )  # fmt: skip
+    drawn = strategy.pick(ops.zeros((rows, VOCABULARY)), ops.zeros((rows, 1), "int32"), 0)
+    assert set(oracle.array(drawn).tolist()) == {2, 3, 4, 5}
 
 
 def test_a_draw_depends_on_its_own_seed_alone():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.generation.generate import Ensemble, generate
+from keras_transformer.generation.generate import Ensemble, generate, score
 from keras_transformer.generation.translate import Searcher
 from tests import oracle
 from tests.conftest import make_model
@@ -43,7 +43,11 @@ def test_the_loop_gives_what_the_whole_model_gives(model):
 
 @pytest.mark.parametrize(
     "decoding",
-    [GREEDY, kt.DecodingConfig(), kt.DecodingConfig(beams=2, coverage_penalty=0.2)],
+    [
+        GREEDY,
+        kt.DecodingConfig(),
+        kt.DecodingConfig(beams=2, coverage_penalty=0.2, length_offset=0.0),
+    ],
     ids=["greedy", "beam", "coverage"],
 )
 def test_a_line_is_translated_alike_alone_in_a_batch_and_in_another_order(
@@ -61,23 +65,42 @@ def test_a_line_longer_than_the_model_reads_is_cut(translator):
     assert translator(["to be " * 100]) == translator(["to be " * 9])  # 54 characters
 
 
-def test_hypotheses_have_the_scores_that_the_same_pairs_are_given(translator):
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        kt.DecodingConfig(beams=1, repetition_penalty=1.3),
+        kt.DecodingConfig(beams=3),
+        kt.DecodingConfig(beams=3, repetition_penalty=1.3, coverage_penalty=0.3, length_offset=0.0),
+    ],
+    ids=["greedy", "beam", "penalties"],
+)
+def test_what_is_found_has_the_scores_that_the_same_pair_is_given(model, decoding):
+    """With and without a cache, moved with its hypothesis or not."""
+    source = np.array([[5, 6, 7, 8, 2], [9, 2, 0, 0, 0]], "int32")
+    found = generate(model, source, decoding, n_best=decoding.beams)
+    for rank in range(decoding.beams):
+        given = score(model, source, found["ids"][:, rank], decoding)
+        for name in ("scores", "token_scores"):
+            np.testing.assert_allclose(
+                oracle.array(given[name]), oracle.array(found[name])[:, rank], atol=1e-4
+            )
+
+
+def test_hypotheses_come_best_first_with_their_alignments(translator):
     lines = [line for line in LINES if line]
-    found = translator.n_best(lines, 3)
-    for line, hypotheses in zip(lines, found, strict=True):
-        assert [one.score for one in hypotheses] == sorted(
-            (one.score for one in hypotheses), reverse=True
-        )
+    for line, hypotheses in zip(lines, translator.n_best(lines, 3), strict=True):
+        scores = [hypothesis.score for hypothesis in hypotheses]
+        assert scores == sorted(scores, reverse=True)
         for hypothesis in hypotheses:
             assert hypothesis.alignment.shape == (len(hypothesis.tokens), len(line) + 2)
             np.testing.assert_allclose(hypothesis.alignment.sum(axis=1), 1, rtol=1e-5)
-            if hypothesis.tokens[-1] == "</s>" and "<unk>" not in hypothesis.tokens:
-                (given,) = translator.score([line], [hypothesis.text])
-                if given.tokens == hypothesis.tokens:
-                    np.testing.assert_allclose(given.score, hypothesis.score, atol=1e-4)
-                    np.testing.assert_allclose(
-                        given.token_scores, hypothesis.token_scores, atol=1e-4
-                    )
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_nothing_has_the_score_0(model, tokenizer, beams):
+    decoding = kt.DecodingConfig(beams=beams, length_offset=0.0)
+    (best,) = kt.Translator(model, tokenizer, decoding).n_best([""], 1)
+    assert (best[0].text, best[0].score, best[0].tokens) == ("", 0.0, [])
 
 
 def test_pairs_are_scored_alike_alone_and_together(translator):
@@ -170,6 +193,15 @@ def test_what_cannot_be_decoded_is_refused_with_the_reason(model, tokenizer, tra
         kt.Translator(model, tokenizer, kt.DecodingConfig(suppress="zebra"))
     with pytest.raises(kt.InputError, match=r"decoding.beams is 0; expected at least 1"):
         kt.DecodingConfig(beams=0)
+    with pytest.raises(kt.InputError, match=r"decoding.repetition_penalty is 0.5"):
+        kt.DecodingConfig(repetition_penalty=0.5)  # log P could rise
+    with pytest.raises(kt.InputError, match="1 prefixes for 2 lines"):
+        translator(["to", "be"], ["or"])
+    with pytest.raises(kt.InputError, match="Drawing gives one"):
+        kt.Translator(model, tokenizer, kt.DecodingConfig(temperature=1.0)).n_best(["to be"], 2)
+    other = kt.Tokenizer.learn(["abc"] * 9, vocabulary_size=8, kind="char")
+    with pytest.raises(kt.InputError, match="the tokenizer 8"):
+        kt.Translator(model, other)
 
 
 def test_suppressed_pieces_are_not_written(model, tokenizer, translator):
