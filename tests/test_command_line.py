@@ -12,6 +12,8 @@ from keras_transformer.__main__ import main
 from keras_transformer.data.dates import write_dates
 
 ROOT = Path(__file__).parent.parent
+# As a user's shell has it: JAX, where it is installed, sets this one when it is imported.
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "TF_CPP_MIN_LOG_LEVEL"}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,11 @@ def test_the_installed_command_translates_standard_input_quietly(run_dir, data):
     command = Path(sys.executable).parent / "keras-transformer"
     text = (data / "test.text").read_text("utf-8")
     done = subprocess.run(
-        [command, "translate", run_dir], input=text.encode(), capture_output=True, timeout=120
+        [command, "translate", run_dir],
+        input=text.encode(),
+        capture_output=True,
+        timeout=120,
+        env=ENVIRONMENT,
     )
     assert (done.returncode, done.stderr.decode()) == (0, "")
     assert done.stdout.decode().count("\n") == 20
@@ -233,7 +239,7 @@ def test_a_reader_that_leaves_early_is_no_error(run_dir, data):
     done = subprocess.run(
         f"yes '1 May 2024' | head -20000 | {command} translate {run_dir} | head -1; "
         "echo ${PIPESTATUS[2]}",
-        shell=True, executable="/bin/bash", capture_output=True, timeout=300,
+        shell=True, executable="/bin/bash", capture_output=True, timeout=300, env=ENVIRONMENT,
     )  # fmt: skip
     assert done.stderr == b""
     assert done.stdout.endswith(b"\n0\n")
@@ -242,7 +248,7 @@ def test_a_reader_that_leaves_early_is_no_error(run_dir, data):
 def test_a_line_that_is_not_utf8_on_standard_input_is_named(run_dir):
     done = subprocess.run(
         [sys.executable, "-m", "keras_transformer_cli", "translate", run_dir],
-        input=b"1 May 2024\n\xff\n", capture_output=True, timeout=120, cwd=ROOT, env=os.environ,
+        input=b"1 May 2024\n\xff\n", capture_output=True, timeout=120, cwd=ROOT, env=ENVIRONMENT,
     )  # fmt: skip
     assert done.returncode == 2
     assert b"standard input, line 2: not UTF-8" in done.stderr

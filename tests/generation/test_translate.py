@@ -2,6 +2,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.generation.generate import Ensemble, generate, score
@@ -76,7 +77,7 @@ def test_a_line_longer_than_the_model_reads_is_cut(translator):
 )
 def test_what_is_found_has_the_scores_that_the_same_pair_is_given(model, decoding):
     """With and without a cache, moved with its hypothesis or not."""
-    source = np.array([[5, 6, 7, 8, 2], [9, 2, 0, 0, 0]], "int32")
+    source = ops.array([[5, 6, 7, 8, 2], [9, 2, 0, 0, 0]], "int32")
     found = generate(model, source, decoding, n_best=decoding.beams)
     for rank in range(decoding.beams):
         given = score(model, source, found["ids"][:, rank], decoding)
