@@ -15,7 +15,7 @@ from keras_transformer.generation.generate import generate, score
 from keras_transformer.generation.translate import suppressed_ids
 from keras_transformer.text.tokenizer import END, UNKNOWN, Tokenizer
 
-# Nothing here is Python that AutoGraph would have to rewrite: without it tracing takes a third.
+# Nothing here is Python that AutoGraph would have to rewrite; looking for some costs it seconds.
 graph_function = functools.partial(tf.function, autograph=False)
 
 TEXT = tf.TensorSpec([None], tf.string, "text")

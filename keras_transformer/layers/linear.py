@@ -9,7 +9,7 @@ class Linear(keras.layers.Dense):
     """Keras's dense layer as one product of two matrices, over all places at once.
 
     Keras multiplies [B, T, D] by a matrix with a general tensor product, whose dozen small
-    operations on shapes take longer than the product itself when a single token is decoded.
+    operations on shapes count when a single token is decoded.
 
     Args:
         units: the size of the output; and what else `keras.layers.Dense` takes.
