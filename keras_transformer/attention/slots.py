@@ -10,24 +10,30 @@ from keras_transformer import masks
 
 def make(batch_size, num_heads, length, head_dim, dtype):
     """Empty slots [B, H, length, K]."""
-    make, _ = _how.get()
+    make, _, _ = _how.get()
     return make((batch_size, num_heads, length, head_dim), dtype)
 
 
 def write(slots, value, index):
     """Puts a value [B, H, 1, K] into the slots at the place `index`."""
-    _, write = _how.get()
+    _, write, _ = _how.get()
     return write(slots, value, index)
 
 
+def move(slots, rows):
+    """The slots, or another state, whose row r is the row `rows`[r] of the given ones."""
+    _, _, move = _how.get()
+    return move(slots, rows)
+
+
 @contextlib.contextmanager
-def handled(make=None, write=None):
-    """Within it, slots are made and written by other functions.
+def handled(make=None, write=None, move=None):
+    """Within it, slots are made, written and moved by other functions.
 
     Which way is fast depends on who runs the graph, and what is fast for one does not run on
     another: the exporter knows.
     """
-    token = _how.set((make or ops.zeros, write or _select))
+    token = _how.set((make or ops.zeros, write or _select, move or _take))
     try:
         yield
     finally:
@@ -41,4 +47,10 @@ def _select(slots, value, index):
     return ops.where(here, value, slots)
 
 
-_how = contextvars.ContextVar("how slots are made and written", default=(ops.zeros, _select))
+def _take(slots, rows):
+    return ops.take(slots, rows, axis=0)
+
+
+_how = contextvars.ContextVar(
+    "how slots are made, written and moved", default=(ops.zeros, _select, _take)
+)

@@ -10,6 +10,7 @@ from keras_transformer.attention.multi_head import SelfAttention
 from keras_transformer.attention.spec import parse_heads
 from keras_transformer.config import ModelConfig
 from keras_transformer.errors import InputError
+from keras_transformer.generation.translate import check_vocabulary
 from keras_transformer.layers.decoder import DecoderLayer
 from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
 from keras_transformer.models.transformer import Transformer
@@ -47,7 +48,8 @@ def export_ctranslate2(model: Transformer, tokenizer: Tokenizer, path: str | Pat
             "The export needs the package ctranslate2, which is not installed. "
             "Run: pip install 'keras-transformer-seq2seq[ctranslate2]'"
         ) from None
-    _check(model.config, tokenizer)
+    _check(model.config)
+    check_vocabulary(model, tokenizer)
     spec = _make_spec(specs, model.config)
     _fill_vocabulary(spec, tokenizer)
     _fill_tables(spec, model)
@@ -62,7 +64,7 @@ def export_ctranslate2(model: Transformer, tokenizer: Tokenizer, path: str | Pat
     tokenizer.save(path / "tokenizer.model")
 
 
-def _check(config: ModelConfig, tokenizer):
+def _check(config: ModelConfig):
     """Refuses what CTranslate2 has no words for."""
 
     def all_dot(heads):
@@ -83,11 +85,6 @@ def _check(config: ModelConfig, tokenizer):
                 f"CTranslate2 cannot run this model: model.{name} is {getattr(config, name)!r}; "
                 f"expected {expected}. Export a SavedModel instead, or train another model."
             )
-    if config.vocabulary_size != tokenizer.vocabulary_size:
-        raise InputError(
-            f"The model has {config.vocabulary_size} tokens, but the tokenizer has "
-            f"{tokenizer.vocabulary_size}. Give the tokenizer that the model was trained with."
-        )
 
 
 def _make_spec(specs, config: ModelConfig):

@@ -9,12 +9,23 @@ from keras_transformer.attention import slots
 
 
 def by_tensorflow() -> contextlib.AbstractContextManager:
-    """In its scope, TensorFlow writes a slot without copying the others.
+    """In its scope, TensorFlow writes and moves slots without copying those that stay.
 
     Only for loops: a state must have no reader but the next step, or that reader would see the
     future, and the slots must be made in the scope, so that they share memory with no other tensor.
     """
-    return slots.handled(make=_empty, write=_write)
+    written = []  # the tensors whose memory is known to be slots and nothing else
+
+    def write(slots, value, index):
+        written.append(_write(slots, value, index))
+        return written[-1]
+
+    def move(slots, rows):
+        if any(slots is each for each in written):
+            return _overwrite(slots, rows)
+        return tf.gather(slots, rows)
+
+    return slots.handled(make=_empty, write=write, move=move)
 
 
 def by_xla() -> contextlib.AbstractContextManager:
@@ -36,6 +47,15 @@ def _write(slots, value, index):
         v=tf.reshape(value, [-1, head_dim]),
     )
     return tf.ensure_shape(tf.reshape(rows, shape), slots.shape)
+
+
+def _overwrite(slots, rows):
+    """Copies the rows that come from elsewhere over those that nobody continues."""
+    changed = tf.where(rows != tf.range(tf.size(rows)))[:, 0]
+    changed = tf.cast(changed, tf.int32)
+    new = tf.gather(slots, tf.gather(rows, changed))  # read before anything is written
+    moved = tf.raw_ops.InplaceUpdate(x=slots, i=changed, v=new)
+    return tf.ensure_shape(moved, slots.shape)
 
 
 def _update(slots, value, index):

@@ -3,6 +3,7 @@
 from keras import ops, tree
 
 from keras_transformer import masks
+from keras_transformer.attention import slots
 
 
 def search(step, state, strategy, begin):
@@ -44,7 +45,7 @@ def advance(step, strategy, carry):
     logits, state, *alignment = step(last, state, index)
     last, rows, progress = strategy.choose(progress, index, logits, *alignment)
     if rows is not None:  # the hypotheses that these ones continue
-        state = move(state, rows)
+        state = tree.map_structure(lambda x: slots.move(x, rows), state)
     return index + 1, last, state, progress
 
 

@@ -158,7 +158,7 @@ def test_a_long_source_is_cut_and_still_ends(model, tokenizer, tmp_path):
         (dict(cross_attention="mix"), "cross_attention is 'mix'; expected \"last\""),
         (dict(activation="mish"), 'activation is \'mish\'; expected "relu" or "gelu"'),
         (dict(target_vocabulary_size=30), "target_vocabulary_size is 30; expected none"),
-        (dict(vocabulary_size=99), "The model has 99 tokens, but the tokenizer has 17"),
+        (dict(vocabulary_size=99), "The model has 99 tokens, the tokenizer 17"),
     ],
 )
 def test_what_cannot_be_expressed_is_refused(fields, reason, tokenizer, tmp_path, monkeypatch):

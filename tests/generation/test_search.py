@@ -216,6 +216,21 @@ def test_the_best_of_very_many_are_found(size):
     assert all(len(set(row)) == 4 for row in places)
 
 
+@pytest.mark.parametrize(
+    ("parents", "expected"),
+    [
+        ([0, 1, 2, 3], [0, 1, 2, 3]),
+        ([3, 1, 0, 2], [2, 1, 3, 0]),  # all stay, in the order of the rows
+        ([2, 2, 0, 2], [2, 1, 0, 3]),  # the first of three stays, the others fill up
+        ([1, 1, 1, 1], [1, 0, 2, 3]),
+    ],
+)
+def test_a_hypothesis_keeps_its_row_while_it_can(parents, expected):
+    strategy = BeamSearch(ops.full((2,), 5, "int32"), 5, 1, beams=4)
+    rows = np.array([[0, 1, 2, 3], [4 + parent for parent in parents]], "int32")
+    np.testing.assert_array_equal(strategy._stay(ops.array(rows)), [[0, 1, 2, 3], expected])
+
+
 def test_more_beams_never_have_fewer_hypotheses_than_there_are():
     """With a limit of 1 there are four targets: three words, and the end."""
     found = run_beam(Recurrent(), beams=6, limit=1, n_best=6)
