@@ -1,0 +1,132 @@
+"""The client in an environment of its own, and beside TensorFlow."""
+
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras_transformer_client import tensors
+from packaging.requirements import Requirement
+from tensorflow.core.framework import tensor_pb2
+
+ROOT = Path(__file__).parents[2]
+CLIENT = ROOT / "serving" / "client"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The directory that `pip install ./serving/client` fills."""
+    directory = tmp_path_factory.mktemp("site")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+         "--no-deps", "--no-build-isolation", "--target", directory, CLIENT],
+        check=True, timeout=300,
+    )  # fmt: skip
+    return directory
+
+
+def run(installed, code):
+    # Without the site's own .pth files, which would find this checkout first.
+    paths = [str(installed), *(path for path in sys.path if path.endswith("-packages"))]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path += {paths}\n{code}"],
+        capture_output=True, text=True, timeout=300, cwd=installed,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_it_needs_no_tensorflow(installed):
+    code = """
+import keras_transformer_client, keras_transformer_client.__main__
+for name in ("tensorflow", "keras", "tensorflow_serving", "keras_transformer", "absl", "h5py"):
+    assert name not in sys.modules, name
+print(keras_transformer_client.__file__)
+"""
+    assert run(installed, code).strip().startswith(str(installed))
+
+
+def test_it_depends_on_three_packages_that_fit_those_of_tensorflow():
+    project = tomllib.loads((CLIENT / "pyproject.toml").read_text())["project"]
+    requirements = [Requirement(text) for text in project["dependencies"]]
+    assert {one.name for one in requirements} == {"grpcio", "numpy", "protobuf"}
+    for one in requirements:
+        assert one.specifier.contains(metadata.version(one.name)), one
+
+
+@pytest.mark.parametrize("first", ["client", "tensorflow"])
+def test_it_lives_in_one_process_with_tensorflow(installed, first):
+    lines = [
+        "import keras_transformer_client.tensors as tensors",
+        "import tensorflow as tf; from tensorflow_serving.apis import predict_pb2",
+    ]
+    code = "\n".join(lines if first == "client" else lines[::-1])
+    code += """
+import numpy as np
+array = np.arange(6, dtype="float32").reshape(2, 3)
+ours = tensors.to_tensor(array).SerializeToString()
+from tensorflow.core.framework import tensor_pb2
+theirs = tensor_pb2.TensorProto.FromString(ours)
+assert (tf.make_ndarray(theirs) == array).all()
+"""
+    run(installed, code)
+
+
+def test_the_protos_are_what_protoc_makes_of_them(tmp_path):
+    out = tmp_path / "protos.bin"
+    package = CLIENT / "keras_transformer_client"
+    subprocess.run(
+        [sys.executable, "-m", "grpc_tools.protoc", f"-I{CLIENT}", f"--descriptor_set_out={out}",
+         *sorted(package.glob("*.proto"))],
+        check=True,
+    )  # fmt: skip
+    assert out.read_bytes() == (package / "protos.bin").read_bytes(), "run: make protos"
+
+
+@pytest.mark.parametrize("dtype", [name for name in tensors.NUMBERS if name != "object"])
+def test_arrays_go_there_and_back(dtype):
+    array = np.array([[0, 1, 2], [3, 100, 1]]).astype(dtype)
+    theirs = tensor_pb2.TensorProto.FromString(tensors.to_tensor(array).SerializeToString())
+    assert theirs.dtype == tf.dtypes.as_dtype(array.dtype).as_datatype_enum
+    np.testing.assert_array_equal(tf.make_ndarray(theirs), array)
+    for proto in (theirs, _typed(array)):
+        ours = type(tensors.to_tensor(0)).FromString(proto.SerializeToString())
+        back = tensors.to_array(ours)
+        assert back.dtype == array.dtype
+        np.testing.assert_array_equal(back, array)
+
+
+def _typed(array):
+    from keras_transformer_server.codec import to_proto
+
+    return to_proto(array)
+
+
+def test_text_goes_there_and_back():
+    for value in ("text", ["one", "zwei", "трі"], [["a", "b"]], [b"\xff", "a\0"]):
+        expected = np.array(value, object)
+        theirs = tensor_pb2.TensorProto.FromString(tensors.to_tensor(value).SerializeToString())
+        back = tensors.to_array(tensors.to_tensor(value))
+        assert tf.make_ndarray(theirs).shape == back.shape == expected.shape
+        assert list(back.ravel()) == [
+            one if isinstance(one, bytes) else one.encode() for one in expected.ravel()
+        ]
+
+
+def test_one_value_stands_for_the_rest():
+    tensor = tensors.to_tensor(np.int32([7]))
+    tensor.ClearField("tensor_content")
+    tensor.int_val.append(7)
+    tensor.tensor_shape.dim[0].size = 3
+    assert tensors.to_array(tensor).tolist() == [7, 7, 7]
+
+
+def test_what_cannot_be_sent_is_said():
+    with pytest.raises(ValueError, match="Arrays of complex128 cannot be sent"):
+        tensors.to_tensor(1j)
+    with pytest.raises(ValueError, match="None cannot be sent"):
+        tensors.to_tensor(["a", None])
