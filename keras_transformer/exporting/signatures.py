@@ -48,7 +48,7 @@ class Signatures(tf.Module):
         ids = tf.TensorSpec([None, None], tf.int32)
         self._read_text = graph_function(self._tokenize, input_signature=[TEXT])
         self.write_text = graph_function(self._detokenize, input_signature=[ids])
-        self._pieces = graph_function(self._spell, input_signature=[tf.TensorSpec(None, tf.int32)])
+        self.spell = graph_function(self._spell, input_signature=[tf.TensorSpec(None, tf.int32)])
         self.encode = graph_function(self._encode, input_signature=[ids])
         self._search = graph_function(self._generate, input_signature=[ids])
         self._search_compiled = graph_function(
@@ -103,8 +103,8 @@ class Signatures(tf.Module):
         return {
             "text": tf.reshape(texts, [rows, self.decoding.beams]),
             "score": found["scores"][:rows],
-            "tokens": self._pieces(ids),
-            "source_tokens": self._pieces(source[:rows]),
+            "tokens": self.spell(ids),
+            "source_tokens": self.spell(source[:rows]),
             "alignment": found["alignment"][:rows, :, :longest],
             "truncated": truncated[:rows],
         }
@@ -150,7 +150,7 @@ class Signatures(tf.Module):
         return {
             "score": found["scores"][:rows],
             "token_score": found["token_scores"][:rows],
-            "tokens": self._pieces(target[:rows]),
+            "tokens": self.spell(target[:rows]),
             "truncated": (truncated | cut)[:rows],
         }
 
@@ -228,21 +228,20 @@ class Signatures(tf.Module):
 
     def _say(self, text, found, truncated):
         """The best of what was found for each row of text."""
-        rows = tf.size(text)
-        return {
-            "text": self.write_text(found["ids"][:rows, 0]),
-            "score": found["scores"][:rows, 0],
-            "truncated": truncated[:rows],
-        }
+        best = self._best(tf.size(text), found, truncated)
+        return {"text": self.write_text(best.pop("ids")), **best}
 
     def _say_ids(self, ids, found, truncated):
-        rows = tf.shape(ids)[0]
-        written = found["ids"][:rows, 0]
-        written = tf.where(written == END, masks.PADDING, written)  # [B, L]
-        lengths = tf.math.count_nonzero(written, axis=1, dtype=tf.int32)
+        best = self._best(tf.shape(ids)[0], found, truncated)
+        longest = tf.reduce_max(tf.concat([best["lengths"], [0]], axis=0))
+        return best | {"ids": best["ids"][:, :longest]}
+
+    def _best(self, rows, found, truncated):
+        ids = found["ids"][:rows, 0]
+        ids = tf.where(ids == END, masks.PADDING, ids)  # [B, L]
         return {
-            "ids": written[:, : tf.reduce_max(tf.concat([lengths, [0]], axis=0))],
-            "lengths": lengths,
+            "ids": ids,
+            "lengths": tf.math.count_nonzero(ids, axis=1, dtype=tf.int32),
             "score": found["scores"][:rows, 0],
             "truncated": truncated[:rows],
         }

@@ -14,7 +14,8 @@ def make_streaming(signatures) -> tuple:
 
     `start` takes `text` [B] and returns all that `step` takes. `step` writes one more token of each
     row and returns what has changed, to be given to the next `step` under the same names, as well
-    as the `text` [B] written so far. A row whose `finished` [B] is True is complete.
+    as the `token` [B] that it wrote and the `text` [B] so far. A row whose `finished` [B] is True
+    is complete.
     """
     model, decoding = signatures.model, signatures.decoding
 
@@ -61,7 +62,11 @@ def make_streaming(signatures) -> tuple:
         with signatures.weights.read(model):
             # There is nothing to write either where there are no rows.
             carry = tf.cond(tf.reduce_all(carry["finished"]), lambda: carry, write)
-        return {**_flatten(carry), "text": signatures.write_text(carry["record"]["ids"])}
+        said = {
+            "token": signatures.spell(carry["last"]),
+            "text": signatures.write_text(carry["record"]["ids"]),
+        }
+        return _flatten(carry) | said
 
     specs = {
         name: tf.TensorSpec(tensor.shape, tensor.dtype, name)
