@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 JAX_VERSION = 0.10.2
 
-.PHONY: demo test test-jax lint format wheel clean
+.PHONY: demo test test-jax lint format protos wheel clean
 
 demo: $(INSTALLED)
 	$(BIN)/keras-transformer demo
@@ -27,6 +27,12 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# What protoc makes of the client's protos; to be committed with them.
+CLIENT = serving/client/keras_transformer_client
+protos: $(INSTALLED)
+	$(BIN)/python -m grpc_tools.protoc -I serving/client \
+		--descriptor_set_out $(CLIENT)/protos.bin $(CLIENT)/*.proto
 
 wheel: $(INSTALLED)
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -12,6 +12,10 @@ import sys
 
 def main() -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silent after the import as well
+    if sys.argv[1:2] == ["serve"]:  # a server needs nothing of the package
+        from keras_transformer_server.__main__ import main
+
+        return main(sys.argv[2:])
     with _stderr_to_nowhere():
         from keras_transformer.__main__ import main
     return main()

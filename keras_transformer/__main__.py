@@ -1,10 +1,13 @@
-"""The command line: demo | train | translate | evaluate | export."""
+"""The command line: demo | train | translate | evaluate | export | serve."""
 
 import argparse
 import os
 import sys
 from itertools import count, islice
 from pathlib import Path
+
+from keras_transformer_server.__main__ import run as serve
+from keras_transformer_server.settings import add_flags
 
 from keras_transformer.config_file import read_config
 from keras_transformer.data.corpus import decode_lines, read_lines, read_pairs
@@ -30,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     if rest:
         parsed.overrides += rest
     try:
-        parsed.run(parsed)
+        return parsed.run(parsed) or 0
     except InputError as error:
         print(f"keras-transformer: {error}", file=sys.stderr)
         return 2
@@ -44,7 +47,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    return 0
 
 
 def _parser():
@@ -101,6 +103,10 @@ def _parser():
     command.add_argument("--version", type=int, help="default: one more than the last in DIR")
     command.add_argument("--dtype", default="float32", help="default: %(default)s")
     command.set_defaults(run=_export)
+
+    command = commands.add_parser("serve", help="answer over gRPC and REST, as TensorFlow Serving")
+    add_flags(command)
+    command.set_defaults(run=serve)
     return parser
 
 

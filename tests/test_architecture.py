@@ -1,6 +1,7 @@
 """The order of the house: a module imports only from stages to its left."""
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,29 @@ def test_a_module_imports_only_from_stages_to_its_left(part, path):
             assert stage_of(rest[0]) <= stage_of(part), f"{path.name} imports {name}"
         if top in ("tensorflow", "tensorflow_text", "tensorflow_serving"):
             assert part in MAY_IMPORT_TENSORFLOW, f"{path.name} imports {name}"
+
+
+SERVING = ROOT.parent / "serving"
+
+
+@pytest.mark.parametrize(
+    ("package", "may_import"),
+    [
+        (
+            "server/keras_transformer_server",
+            {"aiohttp", "google", "grpc", "grpc_health", "grpc_reflection", "numpy",
+             "prometheus_client", "tensorflow", "tensorflow_serving", "tensorflow_text",
+             "keras_transformer_client", "keras_transformer_server"},
+        ),
+        ("client/keras_transformer_client", {"google", "grpc", "numpy", "keras_transformer_client"}),
+    ],
+)  # fmt: skip
+def test_server_and_client_know_nothing_of_the_models(package, may_import):
+    paths = list((SERVING / package).glob("*.py"))
+    assert paths
+    for path in paths:
+        tops = {name.partition(".")[0] for name in imports(path)}
+        assert tops <= may_import | sys.stdlib_module_names, path
 
 
 def test_there_is_no_room_for_odds_and_ends():
