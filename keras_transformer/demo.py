@@ -1,10 +1,13 @@
-"""The whole job on embedded data: corpus, vocabulary, training, scores, a picture, a SavedModel."""
+"""The whole job on embedded data: corpus, vocabulary, training, scores, a picture, a server."""
 
+import re
 import subprocess
 import sys
 import time
 from importlib import resources
 from pathlib import Path
+
+from keras_transformer_client import Client
 
 from keras_transformer.config_file import read_config
 from keras_transformer.data.corpus import read_lines
@@ -60,6 +63,10 @@ def demo(directory: str | Path, overrides: list[str], say=print) -> float:
     again = _translate_elsewhere(exported, data / "test.text")
     alike = sum(one == other for one, other in zip(again, translations, strict=True))
     say(f"   In a process of its own it gives {alike} of {len(lines)} translations alike.")
+
+    say("7. Serving it, and asking through the client:")
+    for line, answer in _ask_a_server(directory / "exported", lines[:3]):
+        say(f"   {line}  ->  {answer}")
     return scores.exact_match
 
 
@@ -68,3 +75,18 @@ def _translate_elsewhere(exported, path):
     command = [sys.executable, "-m", "keras_transformer_cli", "translate", exported]
     done = subprocess.run([*command, "--input", path], stdout=subprocess.PIPE, check=True)
     return done.stdout.decode("utf-8").split("\n")[:-1]
+
+
+def _ask_a_server(exported, lines):
+    """Pairs of lines and what a server on a free port of this machine says of them."""
+    command = [sys.executable, "-m", "keras_transformer_cli", "serve", exported, "--name", "dates"]
+    with subprocess.Popen(
+        [*command, "--port", "0", "--rest-port", "-1"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as server:  # fmt: skip
+        try:
+            port = re.search(r"gRPC on port (\d+)", server.stdout.readline())[1]
+            with Client(f"127.0.0.1:{port}", model="dates") as client:
+                return list(zip(lines, client.translate(lines), strict=True))
+        finally:
+            server.terminate()
