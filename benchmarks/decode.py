@@ -12,6 +12,7 @@ import argparse
 import concurrent.futures
 import itertools
 import json
+import random
 import subprocess
 import sys
 import tempfile
@@ -124,18 +125,29 @@ def time_token(translate, threads, replicas, sentences, seconds):
     return (time.perf_counter() - began) / tokens
 
 
-def export_models(preset, directory):
-    """The same random weights for both engines, for greedy and for beam search."""
-    import numpy as np
+def make_words():
+    """Words enough for a vocabulary, as nothing is trained."""
+    syllables = ["".join(pair) for pair in itertools.product("bdfgklmnprst", "aeiou")]
+    chance = random.Random(1)
+    return ["".join(chance.choices(syllables, k=chance.randint(2, 4))) for _ in range(40_000)]
 
+
+def make_model(preset):
+    """A model with random weights, and its tokenizer."""
     import keras_transformer as kt
 
-    random = np.random.default_rng(1)
-    syllables = ["".join(pair) for pair in itertools.product("bdfgklmnprst", "aeiou")]
-    words = ["".join(random.choice(syllables, random.integers(2, 5))) for _ in range(40_000)]
-    lines = [" ".join(random.choice(words, 10)) for _ in range(20_000)]
+    words, chance = make_words(), random.Random(2)
+    lines = [" ".join(chance.choices(words, k=10)) for _ in range(20_000)]
     tokenizer = kt.Tokenizer.learn(lines, VOCABULARY)
-    model = kt.Transformer(kt.ModelConfig.preset(preset, vocabulary_size=tokenizer.vocabulary_size))
+    config = kt.ModelConfig.preset(preset, vocabulary_size=tokenizer.vocabulary_size)
+    return kt.Transformer(config), tokenizer
+
+
+def export_models(preset, directory):
+    """The same random weights for both engines, for greedy and for beam search."""
+    import keras_transformer as kt
+
+    model, tokenizer = make_model(preset)
     for beams in ROWS:
         decoding = kt.DecodingConfig(beams=beams, min_length=TARGET, max_length=TARGET - 1)
         kt.export(model, tokenizer, Path(directory) / "saved_model", decoding, version=beams)
@@ -173,10 +185,10 @@ def translator(compute_type, directory, beams, replicas):
         intra_threads=2 // replicas,
     )
     vocabulary = json.loads((directory / "ctranslate2" / "shared_vocabulary.json").read_text())
-    random = np.random.default_rng(1)
+    chance = np.random.default_rng(1)
 
     def translate(sentences):
-        ids = random.integers(4, VOCABULARY, (sentences, SOURCE))
+        ids = chance.integers(4, VOCABULARY, (sentences, SOURCE))
         found = model.translate_batch(
             [[vocabulary[one] for one in row] for row in ids],
             beam_size=beams,
