@@ -61,14 +61,14 @@ def main():
 def measure(servers, direct, rounds, seconds):
     """The best round of each: requests and tokens a second, latencies, batch size."""
     best = {}
-    for _ in range(rounds + 1):  # the first is for warming up
+    for number in range(rounds + 1):  # the first is for warming up
         found = {name: asyncio.run(load(*ports, seconds)) for name, ports in servers.items()}
         size = round(found["server"]["batch"])
         print(json.dumps([size, seconds]), file=direct.stdin, flush=True)
         found["(b) in process"] = json.loads(direct.stdout.readline())
         for name, result in found.items():
             print(f"{name}: {result}", file=sys.stderr, flush=True)
-            if _ and result["tokens"] > best.get(name, {"tokens": 0})["tokens"]:
+            if number and result["tokens"] > best.get(name, {"tokens": 0})["tokens"]:
                 best[name] = result
     return best
 
@@ -98,7 +98,8 @@ def serving(directory, *flags):
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
-        yield map(int, re.search(r"port (\d+).*port (\d+)", process.stdout.readline()).groups())
+        ready = process.stdout.readline()
+        yield [int(port) for port in re.search(r"port (\d+).*port (\d+)", ready).groups()]
     finally:
         process.terminate()
         process.wait()
@@ -125,26 +126,31 @@ async def load(port, rest_port, seconds):
     """What the clients see of a server."""
     from keras_transformer_client import AsyncClient
 
-    before = executions(rest_port)
-    latencies, tokens, began = [], 0, time.perf_counter()
+    answers = []  # when, how long it took, tokens
     async with AsyncClient(f"127.0.0.1:{port}", timeout=120) as client:
 
         async def ask(number):
-            nonlocal tokens
             chance = random.Random(number)
-            while time.perf_counter() - began < seconds:
+            while True:
                 asked = time.perf_counter()
                 found = await client.predict("serving_default", text=[sentence(chance)])
-                latencies.append(time.perf_counter() - asked)
-                tokens += int(found["lengths"].sum())
+                now = time.perf_counter()
+                answers.append((now, now - asked, int(found["lengths"].sum())))
 
-        await asyncio.gather(*map(ask, range(CLIENTS)))
-    took = time.perf_counter() - began
-    rows, batches = (now - then for now, then in zip(executions(rest_port), before, strict=True))
-    latencies.sort()
+        asking = [asyncio.create_task(ask(number)) for number in range(CLIENTS)]
+        await asyncio.sleep(seconds / 2)  # until the load is steady
+        before, began = executions(rest_port), time.perf_counter()
+        await asyncio.sleep(seconds)
+        took, after = time.perf_counter() - began, executions(rest_port)
+        for one in asking:
+            one.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+    answers = [answer for answer in answers if began <= answer[0] <= began + took]
+    latencies = sorted(answer[1] for answer in answers)
+    rows, batches = (now - then for now, then in zip(after, before, strict=True))
     return {
-        "requests": len(latencies) / took,
-        "tokens": tokens / took,
+        "requests": len(answers) / took,
+        "tokens": sum(answer[2] for answer in answers) / took,
         "p50": latencies[len(latencies) // 2],
         "p99": latencies[int(0.99 * len(latencies))],
         "batch": rows / batches,

@@ -72,7 +72,10 @@ SERVING = ROOT.parent / "serving"
              "prometheus_client", "tensorflow", "tensorflow_serving", "tensorflow_text",
              "keras_transformer_client", "keras_transformer_server"},
         ),
-        ("client/keras_transformer_client", {"google", "grpc", "numpy", "keras_transformer_client"}),
+        (
+            "client/keras_transformer_client",
+            {"google", "grpc", "numpy", "keras_transformer_client"},
+        ),
     ],
 )  # fmt: skip
 def test_server_and_client_know_nothing_of_the_models(package, may_import):

@@ -26,11 +26,12 @@ class Row:
 
 
 def alike(one: int, other: int) -> bool:
-    """Whether two lengths may share an execution, which takes as long as the longer one does.
+    """Whether two lengths, in bytes, may share an execution, which takes as long as the longer one.
 
-    Short ones always may: an execution has a cost of its own.
+    A wider choice makes larger batches that waste more. With the measured cost of a step, that of 3
+    to 7 rows and one for each row, 64 clients and lengths between 1 and 10, a quarter was the best.
     """
-    return max(one, other) <= 2 * min(one, other) + 16
+    return max(one, other) <= 1.25 * min(one, other) + 8
 
 
 class Batcher:
