@@ -28,7 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     parsed, rest = parser.parse_known_args(arguments)
     # Before Python 3.13, argparse takes no overrides that stand behind an option.
-    if any(word.startswith("-") or "=" not in word for word in rest):
+    wrong = any(word.startswith("-") or "=" not in word for word in rest)
+    if wrong or (rest and "overrides" not in parsed):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         parsed.overrides += rest

@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import grpc
@@ -85,3 +86,10 @@ def refused(call, *arguments, **options):
     with pytest.raises(grpc.RpcError) as caught:
         call(*arguments, **options)
     return caught.value.code(), caught.value.details()
+
+
+def wait_until(is_so, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)

@@ -175,6 +175,7 @@ def broken_shape():
 def with_tensor(**fields):
     made = request(text=["to be"])
     made.inputs["text"].CopyFrom(tensor_pb2.TensorProto(**fields))
+    made.inputs["text"].tensor_shape.dim.add(size=1)
     return made
 
 
@@ -201,13 +202,14 @@ def unknown_rank():
         (request(text=["a" * 20_001]), INVALID, "a text of 20001 bytes"),
         (request(text=["a"] * 1025), INVALID, "1025 rows"),
         (broken_shape(), INVALID, "tensor_content has 24 bytes; the shape [2, 4] of int32"),
-        (with_tensor(dtype=7), INVALID, "string_val has 0 values; the shape [] needs 1"),
+        (with_tensor(dtype=7), INVALID, "string_val has 0 values; the shape [1] needs 1"),
         (with_tensor(dtype=7, string_val=[b"a", b"b"]), INVALID, "has 2 values"),
         (with_tensor(dtype=7, tensor_content=b"ab"), INVALID, "give strings in string_val"),
         (with_tensor(dtype=20), INVALID, "inputs['text'].dtype is 20"),
         (with_tensor(dtype=0), INVALID, "inputs['text'].dtype is 0"),
         (with_tensor(dtype=999), INVALID, "inputs['text'].dtype is 999"),
         (unknown_rank(), INVALID, "unknown rank"),
+        (request("n_best", text=["a"] * 65), INVALID, "inputs have 65 rows"),
         (request("prefixed", text=["a", "b"], prefix=["c"]), INVALID, "prefix: give one for each"),
         (request("decode_ids", ids=[[1, 2]], lengths=[1, 2, 3]), INVALID, "lengths: give one"),
     ],
@@ -223,6 +225,20 @@ def test_a_bad_request_is_told_what_is_wrong(prediction, asked, code, words):
 def test_sizes_that_no_memory_holds_are_refused(prediction):
     asked = request("decode_ids", ids=np.int32([[1]]), lengths=[1])
     asked.inputs["ids"].tensor_shape.dim[1].size = 2**40
+    code, details = refused(prediction.Predict, asked)
+    assert code is INVALID
+    assert "inputs['ids']" in details
+
+
+def test_a_small_message_cannot_claim_to_be_large_tensors(prediction):
+    asked = request(text=["to be"])
+    for number in range(100):
+        tensor = asked.inputs[f"more {number}"]
+        tensor.CopyFrom(tf.make_tensor_proto([5]))
+        tensor.tensor_shape.dim[0].size = 2**20
+    assert refused(prediction.Predict, asked)[0] is INVALID
+    asked = request("decode_ids", ids=np.int32([[1]]), lengths=[1])
+    asked.inputs["ids"].tensor_shape.dim[1].size = 2**17
     code, details = refused(prediction.Predict, asked)
     assert code is INVALID
     assert "inputs['ids']" in details

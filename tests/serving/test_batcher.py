@@ -19,7 +19,7 @@ def run(scenario, replicas=1, max_batch_size=4, timeout=0.02, max_waiting=100):
 
     async def main():
         with concurrent.futures.ThreadPoolExecutor(replicas) as pool:
-            batcher = Batcher(pool, replicas, max_batch_size, timeout, max_waiting, lambda _: None)
+            batcher = Batcher(pool, replicas, max_batch_size, timeout, max_waiting, lambda *_: None)
 
             def record(values):
                 batches.append(tuple(values))
@@ -148,18 +148,57 @@ def test_more_than_may_wait_are_refused():
     assert run(scenario, max_waiting=4) == [tuple("abc")]
 
 
-def test_a_failure_is_told_to_all_of_its_batch_and_no_one_else():
+def test_a_row_that_fails_does_not_spoil_its_neighbours():
     async def scenario(batcher, record):
-        def fail(values):
-            raise RequestError(grpc.StatusCode.INTERNAL, "broken")
+        def run(values):
+            if "bad" in values:
+                raise RequestError(grpc.StatusCode.INTERNAL, "broken")
+            return record(values)
 
-        bad = [asyncio.create_task(batcher.submit("a", fail, [1], [5], NEVER)) for _ in range(2)]
-        for task in bad:
-            with pytest.raises(RequestError, match="broken"):
-                await task
+        tasks = [
+            asyncio.create_task(batcher.submit("a", run, [value], [5], NEVER))
+            for value in ("good", "bad", "fine")
+        ]
+        with pytest.raises(RequestError, match="broken"):
+            await tasks[1]
+        assert await tasks[0] == ["<good>"]
+        assert await tasks[2] == ["<fine>"]
+
+    run(scenario)
+
+
+def test_a_model_that_loses_rows_does_not_stop_the_server():
+    async def scenario(batcher, record):
+        with pytest.raises(RequestError, match="another number of rows"):
+            await batcher.submit("a", lambda values: values * 2, ["x"], [5], NEVER)
         assert await batcher.submit("b", record, ["x"], [5], NEVER) == ["<x>"]
 
     run(scenario)
+
+
+def test_what_nobody_waits_for_makes_room():
+    async def scenario(batcher, record):
+        release = threading.Event()
+        first = busy(batcher, release)
+        await asyncio.sleep(0.05)
+        gone = asyncio.create_task(batcher.submit("a", record, list("abcd"), [5] * 4, NEVER))
+        await asyncio.sleep(0.05)
+        gone.cancel()
+        await asyncio.sleep(0)
+        good = asyncio.create_task(batcher.submit("a", record, list("efgh"), [5] * 4, NEVER))
+        await asyncio.sleep(0.05)
+        release.set()
+        await asyncio.gather(first, good)
+
+    assert run(scenario, max_waiting=4) == [tuple("efgh")]
+
+
+def test_one_value_may_stand_for_many_rows():
+    async def scenario(batcher, record):
+        with pytest.raises(RequestError, match="0 rows are waiting, of 4"):
+            await batcher.submit(None, record, ["matrix"], [0], NEVER, size=5)
+
+    run(scenario, max_waiting=4)
 
 
 def test_replicas_run_side_by_side():

@@ -58,6 +58,17 @@ def test_it_depends_on_three_packages_that_fit_those_of_tensorflow():
         assert one.specifier.contains(metadata.version(one.name)), one
 
 
+def test_it_installs_beside_tensorflow_and_changes_nothing():
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--dry-run",
+         "--no-build-isolation", "--no-index", CLIENT],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (would,) = [line for line in done.stdout.splitlines() if line.startswith("Would install")]
+    assert would.split()[2:] == ["keras-transformer-client-0.1.0"]
+
+
 @pytest.mark.parametrize("first", ["client", "tensorflow"])
 def test_it_lives_in_one_process_with_tensorflow(installed, first):
     lines = [

@@ -8,12 +8,12 @@ import threading
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from keras_transformer_client import CallError, Client
 from keras_transformer_server.settings import Settings, SettingsError, read_settings
 
-from tests.serving.conftest import running
+from tests.serving.conftest import running, wait_until
 from tests.serving.test_api import metrics
-from tests.serving.test_translation import wait_until
 
 LINE = "mind " * 9
 
@@ -72,16 +72,33 @@ def test_a_message_that_is_too_large_is_refused(server):
         assert client.translate("to be")
 
 
+def watch_health(server):
+    """Someone who wants to be told how the server is, for ever."""
+    channel = grpc.insecure_channel(server.address)
+    updates = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+    next(updates)
+    return channel
+
+
 def test_a_server_that_is_told_to_stop_finishes_what_it_has_begun(exported, tmp_path):
     with running(exported.directory.parent, tmp_path / "log") as server:
         with Client(server.address) as client, concurrent.futures.ThreadPoolExecutor(4) as threads:
             asked = [threads.submit(client.translate, [LINE] * 250) for _ in range(4)]
-            wait_until(lambda: metrics(server)["keras_transformer_batch_size_count"] > 1)
+            stream = client.stream(LINE)
+            next(stream)
+            watching = watch_health(server)
             server.process.send_signal(signal.SIGTERM)
+            with Client(server.address) as late:
+                wait_until(lambda: not late.healthy())
+                code = code_of(late.translate, "to be", timeout=0.05)
+            assert code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+            with pytest.raises(OSError, match="refused"):
+                metrics(server)
+            assert list(stream)[-1].finished
             for one in asked:
                 assert len(one.result()) == 250
-            assert server.process.wait(timeout=60) == 0
-            assert not client.healthy()
+            assert server.process.wait(timeout=25) == 0, "someone who watches holds it up"
+            watching.close()
         assert server.process.stdout.read() == "stopped\n"
 
 
@@ -123,12 +140,15 @@ def test_a_server_that_cannot_start_says_why(exported, server, tmp_path):
     directory = str(exported.directory.parent)
     assert start(str(tmp_path)) == (
         2,
-        f"keras-transformer serve: {tmp_path}: nothing to serve: no version (a directory with a "
+        f"keras-transformer serve: nothing to serve: {tmp_path}: no version (a directory with a "
         "number) is in it.",
     )
     code, said = start(directory, "--port", str(server.port))
     assert code == 2
     assert "cannot be listened on" in said
+    code, said = start(directory, "--port", "0", "--rest-port", str(server.rest_port))
+    assert code == 2
+    assert "Choose another --rest-port" in said
     assert start() == (
         2,
         "keras-transformer serve: No model: give the directory of an exported one.",
@@ -149,6 +169,7 @@ def test_settings_come_from_a_file_and_flags_stand_over_it(tmp_path):
         ("port = 'x'", "port is 'x'; expected a whole number"),
         ("port = true", "port is True"),
         ("port = -1", "port is -1; expected 0 or more"),
+        ("rest_port = 70000", "rest_port is 70000; expected 65535 or less"),
         ("max_batch_size = 0", "expected 1 or more"),
         ("certificate = 'c.pem'", "certificate and key belong together"),
         ("client_ca = 'c.pem'", "client_ca needs TLS"),

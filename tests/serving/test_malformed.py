@@ -11,6 +11,7 @@ from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2
 
 from tests.serving.conftest import refused
 from tests.serving.test_api import request
+from tests.serving.test_rest import ask
 
 PREDICTION = "/tensorflow.serving.PredictionService/"
 PROPER = {
@@ -29,10 +30,24 @@ SIGNATURES = {
     "score": ["text", "target"],
     "sample": ["text", "temperature", "top_k", "top_p", "seed"],
     "decode_ids": ["ids", "lengths"],
-    "step": ["index", "last", "limits", "finished", "record_ids"],
     "no such thing": ["text"],
 }
 NAMES = sorted({name for names in SIGNATURES.values() for name in names} | {"", "\0", "TEXT"})
+
+OTHERS = [
+    "/tensorflow.serving.ModelService/HandleReloadConfigRequest",
+    "/tensorflow.serving.ModelService/GetModelStatus",
+    PREDICTION + "Classify",
+    "/keras_transformer.v1.Translation/Translate",
+]
+
+
+def code_of(call, *arguments):
+    try:
+        call(*arguments)
+    except grpc.RpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
 
 
 def random_tensor(chance):
@@ -102,6 +117,8 @@ def random_call(chance):
         )
         made.model_spec.name = chance.choice(["default", "x"])
         return PREDICTION + "GetModelMetadata", made.SerializeToString()
+    if kind < 0.92:
+        return chance.choice(OTHERS), chance.randbytes(chance.choice([0, 1, 10, 1000]))
     if kind < 0.95:
         made = get_model_status_pb2.GetModelStatusRequest()
         made.model_spec.name = chance.choice(["default", "x"])
@@ -153,6 +170,68 @@ def test_every_malformed_request_gets_a_proper_answer(server, prediction):
     assert codes[grpc.StatusCode.OK] > 50, "nothing of it was meant well"
     assert server.process.poll() is None
     assert prediction.Predict(request(text=["to be"])).outputs["text"].string_val
+
+
+def test_states_that_were_changed_on_the_way_do_no_harm(prediction):
+    """A stream's state belongs to the client of `start` and `step`, who may send anything."""
+    chance, codes = random.Random(5), collections.Counter()
+    started = prediction.Predict(request("start", text=["to be or not", "to be"])).outputs
+    for _ in range(150):
+        asked = predict_pb2.PredictRequest()
+        asked.model_spec.name, asked.model_spec.signature_name = "default", "step"
+        for name, tensor in started.items():
+            if name != "truncated":
+                asked.inputs[name].CopyFrom(tensor)
+        name = chance.choice(sorted(asked.inputs))
+        if chance.random() < 0.5:
+            asked.inputs[name].CopyFrom(random_tensor(chance))
+        else:
+            values = asked.inputs[name].int_val or asked.inputs[name].float_val
+            for place in range(len(values)):
+                values[place] = chance.choice([0, -1, 10**6, -(2**31), 2**31 - 1])
+        codes[code_of(prediction.Predict, asked)] += 1
+    assert codes.keys() <= PROPER
+    assert codes[grpc.StatusCode.OK] > 5
+    assert codes[grpc.StatusCode.INVALID_ARGUMENT] > 5
+    assert prediction.Predict(request(text=["to be"])).outputs["text"].string_val
+
+
+def test_streams_of_anything_are_answered(server):
+    chance = random.Random(6)
+    with server.channel() as channel:
+        call = channel.unary_stream("/keras_transformer.v1.Translation/TranslateStream")
+        for _ in range(100):
+            text = "".join(chr(chance.randrange(1, 0xD000)) for _ in range(chance.randrange(60)))
+            model = protos.Model(
+                name=chance.choice(["default", "x"]), version=chance.choice([0, 3])
+            )
+            data = protos.TranslateStreamRequest(model=model, text=text).SerializeToString()
+            if chance.random() < 0.3:
+                data = chance.randbytes(30)
+            assert code_of(lambda data=data: list(call(data, timeout=60))) in PROPER
+
+
+def random_json(chance, depth=0):
+    kinds = [None, True, 0, -1.5, 2**70, "", "to be", "\ud800", {"b64": "AA=="}, {"b64": 3}]
+    if depth < 3 and chance.random() < 0.5:
+        names = ["text", "instances", "inputs", "signature_name", "ids", "b64", "x"]
+        values = [random_json(chance, depth + 1) for _ in range(chance.randrange(4))]
+        named = zip(chance.sample(names, len(values)), values, strict=True)
+        return values if chance.random() < 0.5 else dict(named)
+    return chance.choice(kinds)
+
+
+def test_any_json_is_answered(server):
+    chance, statuses = random.Random(7), collections.Counter()
+    for _ in range(300):
+        body = {chance.choice(["instances", "inputs"]): random_json(chance)}
+        if chance.random() < 0.5:
+            body["signature_name"] = chance.choice([*SIGNATURES, 3])
+        status, answer = ask(server, "/v1/models/default:predict", body)
+        assert status in (200, 400, 404), (body, answer)
+        statuses[status] += 1
+    assert statuses[400] > 100
+    assert statuses[200] > 3
 
 
 def test_a_method_that_is_not_there(server):

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import socket
 import urllib.error
 import urllib.request
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.serving.conftest import wait_until
 from tests.serving.test_api import metrics
 
 LINES = ["to be", "or not to be that is the question"]
@@ -70,6 +72,7 @@ def test_the_status_and_the_signatures_are_told(server):
         (version,) = answer["model_version_status"]
         assert version["version"] == "1"
         assert version["state"] == "AVAILABLE"
+        assert version["status"] == {"error_code": "OK", "error_message": ""}
     status, answer = ask(server, "/v1/models/default/metadata")
     assert status == 200
     signatures = answer["metadata"]["signature_def"]["signature_def"]
@@ -98,6 +101,8 @@ PREDICT = "/v1/models/default:predict"
         (PREDICT, {"inputs": [["a"], "b"]}, 400, "text is"),
         (PREDICT, {"inputs": ["a"], "signature_name": 3}, 400, "signature_name is 3"),
         (PREDICT, {"inputs": ["a"], "signature_name": "x"}, 404, "signature_name is 'x'"),
+        (PREDICT, b'{"inputs": ' + b"[" * 900 + b"]" * 900 + b"}", 400, "nested too deeply"),
+        (PREDICT, {"instances": ["a"], "signature_name": "start"}, 400, 'ask it with "inputs"'),
         (PREDICT, {"inputs": ["a"], "signature_name": "score"}, 400, "inputs has no names"),
         (PREDICT, {"inputs": {"ids": [[1.5]], "lengths": [1]}, "signature_name": "decode_ids"},
          400, "ids is [[1.5]]; expected int32"),
@@ -137,3 +142,14 @@ def test_what_was_done_is_counted(server):
     assert grown("keras_transformer_queue_seconds_count") == 2
     assert grown("keras_transformer_batch_size_sum") == 2
     assert grown("keras_transformer_tokens_total") > 0
+
+
+def test_a_client_that_has_gone_costs_nothing_more(server):
+    before = metrics(server)["keras_transformer_batch_size_sum"]
+    body = json.dumps({"instances": ["mind " * 9] * 1000}).encode()
+    with socket.create_connection(("127.0.0.1", server.rest_port)) as connection:
+        head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        wait_until(lambda: metrics(server)["keras_transformer_batch_size_sum"] > before)
+    wait_until(lambda: metrics(server)["keras_transformer_waiting_rows"] == 0)
+    assert metrics(server)["keras_transformer_batch_size_sum"] - before < 1000

@@ -9,8 +9,10 @@ import pytest
 import trustme
 from keras_transformer_client import CallError, Client
 from keras_transformer_client.__main__ import main
+from tensorflow_serving.apis import prediction_service_pb2_grpc
 
-from tests.serving.conftest import running
+from tests.serving.conftest import refused, running
+from tests.serving.test_api import request
 
 SECRET = "correct-horse-battery-staple"
 
@@ -58,10 +60,20 @@ def test_who_has_a_certificate_and_a_token_is_let_in(server, files):
         assert good.translate("to be")
 
 
-@pytest.mark.parametrize("token", [None, "wrong", SECRET[:-1], SECRET + "x", "ü"])
+def test_the_stubs_of_tensorflow_serving_are_let_in_as_well(server, files):
+    credentials = grpc.ssl_channel_credentials(
+        *((files / name).read_bytes() for name in ("ca.pem", "client.key", "client.pem"))
+    )
+    with grpc.secure_channel(f"localhost:{server.port}", credentials) as channel:
+        predict = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict
+        metadata = [("authorization", f"Bearer {SECRET}")]
+        response = predict(request(text=["to be"]), metadata=metadata)
+        assert response.outputs["text"].string_val
+        assert refused(predict, request(text=["to be"]))[0] is grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize("token", [None, "wrong", SECRET[:-1], SECRET + "x"])
 def test_who_has_no_token_is_not(server, files, token):
-    if token == "ü":
-        pytest.skip("gRPC sends ASCII only")
     with client(server, files, token=token) as bad:
         assert bad.healthy(), "everyone may ask whether it is well"
         for ask in (

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_transformer_client import AsyncClient, CallError, Client, protos
 from keras_transformer_client.__main__ import main
 
-from tests.serving.conftest import refused
+from tests.serving.conftest import refused, wait_until
 from tests.serving.test_api import metrics
 
 LINES = ["to be", "or not to be that is the question", "", "tis nobler"]
@@ -113,13 +113,6 @@ def test_a_stream_that_is_left_stops_the_work(client, server):
     time.sleep(0.3)
     assert metrics(server)["keras_transformer_tokens_total"] == done
     assert done - before < len(list(client.stream("mind " * 9)))
-
-
-def wait_until(is_so, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
 
 
 def test_the_client_of_asyncio_does_the_same(client, server):

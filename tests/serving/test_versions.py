@@ -1,12 +1,21 @@
 """Versions that come, go, and are broken, while requests go on."""
 
+import asyncio
 import concurrent.futures
 import shutil
 import threading
 import time
+import weakref
 
+import grpc
+import numpy as np
 import pytest
 from keras_transformer_client import Client, calls
+from keras_transformer_server.batcher import Batcher
+from keras_transformer_server.metrics import Metrics
+from keras_transformer_server.predict import Predictor
+from keras_transformer_server.settings import Settings
+from keras_transformer_server.versions import Models, Wanted
 from tensorflow_serving.apis import (
     get_model_status_pb2,
     model_management_pb2,
@@ -15,8 +24,7 @@ from tensorflow_serving.apis import (
 
 import keras_transformer as kt
 from tests.conftest import make_model
-from tests.serving.conftest import refused, running
-from tests.serving.test_translation import wait_until
+from tests.serving.conftest import refused, running, wait_until
 
 State = get_model_status_pb2.ModelVersionStatus
 
@@ -106,7 +114,7 @@ def test_a_broken_version_is_reported_and_the_old_one_goes_on(server, directory,
         assert client.translate("to be")
 
 
-def reload(server, *configs):
+def reload(server, *configs, timeout=None):
     request = model_management_pb2.ReloadConfigRequest()
     for config in configs:
         made = request.config.model_config_list.config.add(
@@ -118,7 +126,7 @@ def reload(server, *configs):
             made.version_labels[label] = version
     with server.channel() as channel:
         stub = model_service_pb2_grpc.ModelServiceStub(channel)
-        return stub.HandleReloadConfigRequest(request)
+        return stub.HandleReloadConfigRequest(request, timeout=timeout)
 
 
 def test_what_is_served_can_be_changed(server, directory, newer, tmp_path):
@@ -127,9 +135,8 @@ def test_what_is_served_can_be_changed(server, directory, newer, tmp_path):
     response = reload(
         server,
         dict(name="default", path=directory, **both),
-        dict(name="other", path=newer.parent if newer.parent.is_relative_to(tmp_path)
-             else _copy(newer, tmp_path / "other")),
-    )  # fmt: skip
+        dict(name="other", path=_copy(newer, tmp_path / "other")),
+    )
     assert response.status.error_code == 0
     assert {v for v, one in states(server).items() if one.state == State.AVAILABLE} == {1, 2}
     line = "that is the question"
@@ -151,9 +158,15 @@ def _copy(version, directory):
 
 
 def test_clients_cannot_have_just_anything_loaded(server, directory, newer):
-    code, details = refused(reload, server, dict(name="default", path=newer.parent))
-    assert code.name == "PERMISSION_DENIED"
-    assert str(newer.parent) in details
+    for name, path, expected in [
+        ("other", newer.parent, "PERMISSION_DENIED"),
+        ("other", directory / ".." / ".." / "x", "PERMISSION_DENIED"),
+        ("default", newer.parent, "INVALID_ARGUMENT"),
+        ("other", "a\0b", "INVALID_ARGUMENT"),
+    ]:
+        code, details = refused(reload, server, dict(name=name, path=path))
+        assert code.name == expected
+        assert "config.base_path" in details
     code, details = refused(reload, server)
     assert code.name == "INVALID_ARGUMENT"
     twice = [dict(name="default", path=directory)] * 2
@@ -162,3 +175,74 @@ def test_clients_cannot_have_just_anything_loaded(server, directory, newer):
     assert "each model needs one of its own" in details
     with Client(server.address) as client:
         assert client.translate("to be")
+
+
+def test_a_reload_is_done_though_nobody_waits_for_it(server, directory, newer, tmp_path):
+    other = dict(name="other", path=_copy(newer, tmp_path / "other"))
+    both = [dict(name="default", path=directory), other]
+    assert refused(reload, server, *both, timeout=0.3)[0].name == "DEADLINE_EXCEEDED"
+    wait_until(lambda: any(one.state == State.AVAILABLE for one in known(server).values()), 60)
+    with Client(server.address, model="other") as client:
+        assert client.translate("to be")
+    response = reload(server, *both, dict(name="empty", path=tmp_path / "nothing"))
+    assert "no version" in response.status.error_message
+
+
+def known(server):
+    try:
+        return states(server, "other")
+    except grpc.RpcError:
+        return {}
+
+
+def test_without_a_root_nothing_can_be_added_or_taken_away(exported, directory, tmp_path):
+    with running(directory, tmp_path / "log") as server:
+        default = dict(name="default", path=directory)
+        for models in [
+            [default, dict(name="other", path=directory)],
+            [dict(name="other", path=directory)],
+        ]:
+            assert refused(reload, server, *models)[0].name == "PERMISSION_DENIED"
+        response = reload(server, default | {"labels": {"stable": 1}})
+        assert response.status.error_code == 0
+        with Client(server.address, label="stable") as client:
+            assert client.translate("to be")
+
+
+def test_rather_an_old_version_than_none(exported, directory, tmp_path):
+    (directory / "2").mkdir()
+    (directory / "2" / "saved_model.pb").write_bytes(b"not a model")
+    (directory / "007").mkdir()  # not the name of a version
+    with running(directory, tmp_path / "log") as server, Client(server.address) as client:
+        assert client.translate("to be")
+        assert {version: one.state for version, one in states(server).items()} == {
+            1: State.AVAILABLE,
+            2: State.END,
+        }
+
+
+def test_an_old_version_is_freed(exported, newer, directory):
+    async def main():
+        models = Models({"default": Wanted(directory)}, 1.0)
+        await models.look(at_once=True)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            batcher = Batcher(pool, 2, 8, 0.001, 100, lambda *_: None)
+            batcher.start()
+            predictor = Predictor(models, batcher, Settings(str(directory)), Metrics())
+            arrays = {"text": np.array([b"to be"], object)}
+            with models.use("default") as model:
+                await predictor.predict(model, "", arrays)
+                old = weakref.ref(model)
+                del model
+                install(newer, directory)
+                await models.look(at_once=True)
+                assert models.versions["default"][1].state == State.UNLOADING
+            assert models.versions["default"][1].state == State.END
+            for _ in range(100):
+                await asyncio.sleep(0.05)
+                if old() is None:
+                    break
+            await batcher.stop()
+        assert old() is None
+
+    asyncio.run(main())

@@ -26,8 +26,10 @@ NUMBERS = {name: number for number, (name, _) in TYPES.items()}
 
 def to_tensor(value):
     """An array, number, text, or nested list of those, as a message."""
-    array = np.array(value, object)  # NumPy's own arrays of text lose zeros at the end
-    is_text = any(isinstance(one, str | bytes) for one in array.flat)
+    array, is_text = value, False
+    if not isinstance(value, np.ndarray) or value.dtype.kind in "USO":
+        array = np.array(value, object)  # NumPy's own arrays of text lose zeros at the end
+        is_text = any(isinstance(one, str | bytes) for one in array.flat) or not array.size
     if not is_text:
         array = np.asarray(value)
     name = "object" if is_text else array.dtype.name

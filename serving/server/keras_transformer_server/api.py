@@ -1,5 +1,6 @@
 """TensorFlow Serving's services: PredictionService and ModelService."""
 
+import asyncio
 from pathlib import Path
 
 import grpc
@@ -13,8 +14,8 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from keras_transformer_server.codec import to_array, to_proto
-from keras_transformer_server.errors import RequestError, invalid
+from keras_transformer_server.codec import read_spec, to_array, to_proto
+from keras_transformer_server.errors import RequestError, invalid, shorten
 from keras_transformer_server.predict import Predictor
 from keras_transformer_server.versions import UNKNOWN, Wanted
 
@@ -49,16 +50,18 @@ class PredictionService:
         }
 
     async def predict(self, request, deadline):
-        arrays = {name: to_array(name, tensor) for name, tensor in request.inputs.items()}
         with self.predictor.models.use(**chosen(request.model_spec)) as model:
-            signature = model.signature(request.model_spec.signature_name).name
+            signature = model.signature(request.model_spec.signature_name)
+            # Checked before they are unpacked: a small message can claim to be a large tensor.
+            signature.check({name: read_spec(name, one) for name, one in request.inputs.items()})
+            arrays = {name: to_array(name, one) for name, one in request.inputs.items()}
             outputs = await self.predictor.predict(
-                model, signature, arrays, request.output_filter, deadline
+                model, signature.name, arrays, request.output_filter, deadline
             )
             response = predict_pb2.PredictResponse(
                 outputs={name: to_proto(array) for name, array in outputs.items()}
             )
-            _fill(response.model_spec, request.model_spec.name, model.version, signature)
+            _fill(response.model_spec, request.model_spec.name, model.version, signature.name)
         return response
 
     async def metadata(self, request, deadline):
@@ -107,32 +110,33 @@ class ModelService:
             if not config.name or config.name in wanted:
                 raise invalid(f"config.name is {config.name!r}; each model needs one of its own.")
             wanted[config.name] = self._wanted(config)
+        if not self.reload_root and wanted.keys() != self.models.wanted.keys():
+            raise RequestError(grpc.StatusCode.PERMISSION_DENIED, f"config has the models "
+                f"{', '.join(wanted) or 'none'}; without a reload_root this server goes on with "
+                f"{', '.join(self.models.wanted)}.")  # fmt: skip
         if not wanted:
             raise invalid("model_config_list is empty; give at least one model.")
-        self.models.wanted = wanted
-        for name in wanted:
-            self.models.versions.setdefault(name, {})
-        await self.models.look(at_once=True)
+        # It is done to its end even if the client does not wait for it.
+        await asyncio.shield(asyncio.create_task(self.models.change(wanted)))
         response = model_management_pb2.ReloadConfigResponse()
-        broken = [
-            version.error
-            for name in wanted
-            for version in self.models.versions[name].values()
-            if version.error
-        ]
-        if broken:
+        problems = [problem for name in wanted for problem in self.models.problems(name)]
+        if problems:
             response.status.error_code = UNKNOWN
-            response.status.error_message = "; ".join(broken)
+            response.status.error_message = "; ".join(problems)
         else:
             response.status.SetInParent()
         return response
 
     def _wanted(self, config):
-        path = Path(config.base_path)
-        known = any(path == wanted.path for wanted in self.models.wanted.values())
+        path, known = Path(config.base_path), self.models.wanted.get(config.name)
+        if known and path != known.path:
+            raise invalid(
+                f"config.base_path of {config.name!r} is {config.base_path!r}; it is served from "
+                f"{str(known.path)!r}. Give what is elsewhere another name."
+            )
         # A SavedModel is a program: whoever can have one loaded can have it run.
         root = self.reload_root and Path(self.reload_root).resolve()
-        if not known and not (root and path.resolve().is_relative_to(root)):
+        if not known and not (root and _resolve(path).is_relative_to(root)):
             raise RequestError(
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"config.base_path is {config.base_path!r}; only what is served already can be "
@@ -143,6 +147,13 @@ class ModelService:
         if policy.WhichOneof("policy_choice") == "all":
             latest = 0
         return Wanted(path, latest, tuple(policy.specific.versions), dict(config.version_labels))
+
+
+def _resolve(path):
+    try:
+        return path.resolve()
+    except (ValueError, OSError):
+        raise invalid(f"config.base_path is {shorten(str(path))}, which is no path.") from None
 
 
 async def _no_examples(request, deadline):

@@ -19,6 +19,7 @@ class Row:
     kind: Hashable  # rows of the same kind can run together
     run: Callable[[list[Any]], list[Any]]
     value: Any
+    size: int  # how many rows it stands for
     length: int
     deadline: float
     arrived: float
@@ -47,7 +48,7 @@ class Batcher:
         max_batch_size: the most rows of an execution.
         timeout: seconds that a row waits for others, though it could run.
         max_waiting: rows; more are refused.
-        observe: called with the seconds that rows have waited when they begin to run.
+        observe: called for each execution with its rows and the seconds that each value waited.
     """
 
     def __init__(self, pool, replicas, max_batch_size, timeout, max_waiting, observe):
@@ -72,7 +73,7 @@ class Batcher:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return sum(row.size for row in self._waiting)
 
     async def submit(
         self,
@@ -81,6 +82,7 @@ class Batcher:
         values: Sequence[Any],
         lengths: Sequence[int],
         deadline: float,
+        size: int = 1,
     ) -> list[Any]:
         """The result of each value, however they were split and whatever they ran with.
 
@@ -90,8 +92,10 @@ class Batcher:
             values: one for each row.
             lengths: how long they are.
             deadline: on `time.monotonic`; a row that has not begun by then never does.
+            size: how many rows each value stands for.
         """
-        if self.num_waiting + len(values) > self.max_waiting:
+        self._drop()
+        if self.num_waiting + size * len(values) > self.max_waiting:
             raise RequestError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"{self.num_waiting} rows are waiting, of {self.max_waiting} that may. "
@@ -99,7 +103,7 @@ class Batcher:
             )
         loop, now = asyncio.get_running_loop(), time.monotonic()
         rows = [
-            Row(kind, run, value, length, deadline, now, loop.create_future())
+            Row(kind, run, value, size, length, deadline, now, loop.create_future())
             for value, length in zip(values, lengths, strict=True)
         ]
         self._waiting += rows
@@ -114,21 +118,30 @@ class Batcher:
         while True:
             async with self._turn:  # one worker at a time chooses
                 batch = await self._next()
-            now = time.monotonic()
-            self.observe([now - row.arrived for row in batch])
-            values = [row.value for row in batch]
-            try:
-                results = await asyncio.get_running_loop().run_in_executor(
-                    self.pool, batch[0].run, values
+            await self._execute(batch)
+            del batch  # or an idle worker would keep a model that is not served any more
+
+    async def _execute(self, batch):
+        """Runs a batch; each row gets a result or an error, whatever happens."""
+        now = time.monotonic()
+        self.observe(sum(row.size for row in batch), [now - row.arrived for row in batch])
+        loop, values = asyncio.get_running_loop(), [row.value for row in batch]
+        try:
+            results = await loop.run_in_executor(self.pool, batch[0].run, values)
+            if len(results) != len(batch):
+                raise RequestError(
+                    grpc.StatusCode.INTERNAL, "The model gave another number of rows than it took."
                 )
-            except Exception as error:
+        except Exception as error:
+            if len(batch) > 1:  # one of them is to blame, and the others should not suffer
                 for row in batch:
-                    if not row.result.done():
-                        row.result.set_exception(error)
-                continue
-            for row, result in zip(batch, results, strict=True):
-                if not row.result.done():
-                    row.result.set_result(result)
+                    await self._execute([row])
+            elif not batch[0].result.done():
+                batch[0].result.set_exception(error)
+            return
+        for row, result in zip(batch, results, strict=True):
+            if not row.result.done():
+                row.result.set_result(result)
 
     async def _next(self):
         """The next batch, as soon as it is full or has waited long enough."""
@@ -145,7 +158,8 @@ class Batcher:
                 remaining = None
             self._more.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._more.wait(), remaining)
+                async with asyncio.timeout(remaining):
+                    await self._more.wait()
 
     def _choose(self):
         """The oldest row, and those that are most like it."""

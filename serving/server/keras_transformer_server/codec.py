@@ -26,16 +26,14 @@ FIELDS = {
     tf.string: "string_val",
 }
 
+MOST_FILLED = 2**16  # places that few values may stand for
 
-def to_array(name: str, proto: tensor_pb2.TensorProto) -> np.ndarray:
-    """A tensor as an array, after everything that it says of itself has been checked.
 
-    Values come as bytes in `tensor_content` or one by one in the field of their type. There may be
-    fewer of the latter than the shape has places: the last one stands for the rest.
-    """
+def read_spec(name: str, proto: tensor_pb2.TensorProto) -> tf.TensorSpec:
+    """What a tensor says that it is."""
     try:
         dtype = tf.dtypes.as_dtype(proto.dtype)
-        field = FIELDS[dtype]
+        FIELDS[dtype]
     except (TypeError, KeyError):
         raise invalid(
             f"inputs[{name!r}].dtype is {proto.dtype}, which has no meaning here."
@@ -47,6 +45,17 @@ def to_array(name: str, proto: tensor_pb2.TensorProto) -> np.ndarray:
         raise invalid(f"inputs[{name!r}].tensor_shape is {shape}; sizes cannot be negative.")
     if len(shape) > 32 or math.prod(size or 1 for size in shape) > 2**31:
         raise invalid(f"inputs[{name!r}].tensor_shape is {shorten(shape)}, which is too large.")
+    return tf.TensorSpec(shape, dtype)
+
+
+def to_array(name: str, proto: tensor_pb2.TensorProto) -> np.ndarray:
+    """A tensor as an array, if its values are what it says of itself.
+
+    They come as bytes in `tensor_content` or one by one in the field of their type. There may be
+    fewer of the latter than the shape has places: the last one stands for the rest.
+    """
+    spec = read_spec(name, proto)
+    dtype, shape, field = spec.dtype, spec.shape.as_list(), FIELDS[spec.dtype]
     size = math.prod(shape)
     values = getattr(proto, field)
     if proto.tensor_content:
@@ -60,7 +69,7 @@ def to_array(name: str, proto: tensor_pb2.TensorProto) -> np.ndarray:
             )
         return np.frombuffer(proto.tensor_content, dtype.as_numpy_dtype).reshape(shape)
     # Few values may stand for many: not for so many that they fill the memory.
-    if len(values) > size or (size and not values) or (len(values) < size > 2**20):
+    if len(values) > size or (size and not values) or (len(values) < size > MOST_FILLED):
         raise invalid(
             f"inputs[{name!r}].{field} has {len(values)} values; the shape {shape} needs {size}."
         )

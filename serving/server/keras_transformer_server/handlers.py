@@ -62,6 +62,7 @@ def _stream(name, request_type, answer, metrics):
 async def _answered(name, context, metrics):
     """Makes a failure in the block the answer, and counts and times the call by its code."""
     began, code = time.monotonic(), grpc.StatusCode.OK
+    metrics.num_in_flight += 1
     try:
         yield
         return
@@ -74,6 +75,7 @@ async def _answered(name, context, metrics):
         log.exception("%s failed", name)
         code, message = grpc.StatusCode.INTERNAL, "The server failed; see its log."
     finally:
+        metrics.num_in_flight -= 1
         metrics.requests.labels(name, code.name).inc()
         metrics.seconds.labels(name).observe(time.monotonic() - began)
     await context.abort(code, message)

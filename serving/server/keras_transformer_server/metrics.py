@@ -10,6 +10,7 @@ class Metrics:
 
     def __init__(self):
         self.registry = CollectorRegistry()
+        self.num_in_flight = 0  # calls that have not been answered yet
 
         def make(kind, name, text, *labels, **options):
             name = f"keras_transformer_{name}"
@@ -30,7 +31,7 @@ class Metrics:
         self.waiting = make(Gauge, "waiting_rows", "Rows that wait to run.")
         self.streams = make(Gauge, "streams", "Translations that are being streamed.")
 
-    def observe_batch(self, waited: list[float]) -> None:
-        self.batch_size.observe(len(waited))
+    def observe_batch(self, rows: int, waited: list[float]) -> None:
+        self.batch_size.observe(rows)
         for seconds in waited:
             self.queue_seconds.observe(seconds)

@@ -38,7 +38,7 @@ class Signature:
         specs = [*self.inputs.values(), *self.outputs.values()]
         return all(spec.shape.rank == 1 and spec.shape[0] is None for spec in specs)
 
-    def check(self, arrays: Mapping[str, np.ndarray]) -> None:
+    def check(self, arrays: Mapping[str, np.ndarray | tf.TensorSpec]) -> None:
         """Refuses what the function cannot take."""
         for name in sorted(arrays.keys() - self.inputs.keys()):
             raise invalid(f"inputs[{name!r}] is unknown; {self._expects()}.")
@@ -46,7 +46,7 @@ class Signature:
             if name not in arrays:
                 raise invalid(f"inputs[{name!r}] is missing; {self._expects()}.")
             array = arrays[name]
-            dtype = tf.string if array.dtype == object else tf.dtypes.as_dtype(array.dtype)
+            dtype = tf.dtypes.as_dtype(array.dtype)  # of objects: strings
             if dtype != spec.dtype:
                 raise invalid(
                     f"inputs[{name!r}].dtype is {dtype.name}; expected {spec.dtype.name}."
@@ -121,7 +121,7 @@ def describe_shape(shape: tf.TensorShape) -> str:
 
 def _explain(signature, error):
     """What a client may know of an error in the graph: not where in our code it came from."""
-    log.warning("the signature %r failed: %s", signature.name, error)
+    log.warning("the signature %r failed: %s", signature.name, error.message.splitlines()[0][:200])
     # What an Assert of the model says is meant to be read.
     said = re.search(r"assertion failed: (\[.*?\]) *\[", error.message, re.DOTALL)
     if said:

@@ -51,7 +51,15 @@ class Predictor:
         if signature.is_by_row and counts and counts != {0} and len(counts) == 1:
             outputs = await self._predict_rows(model, signature, arrays, deadline)
         else:
-            outputs = await self._alone(lambda: _to_numpy(model.run(signature, arrays)), deadline)
+            rows = max(counts, default=1)
+            if rows > self.settings.max_batch_size:
+                raise invalid(
+                    f"inputs have {rows} rows; the signature {signature.name!r}, whose answers are "
+                    f"not put together, takes at most {self.settings.max_batch_size} here."
+                )
+            outputs = await self._alone(
+                lambda: _to_numpy(model.run(signature, arrays)), deadline, max(rows, 1)
+            )
         if "lengths" in outputs:
             self.metrics.tokens.inc(int(outputs["lengths"].sum()))
         return {name: outputs[name] for name in output_filter or outputs}
@@ -108,9 +116,11 @@ class Predictor:
             for name, column in zip(signature.outputs, columns, strict=True)
         }
 
-    async def _alone(self, run, deadline):
+    async def _alone(self, run, deadline, rows=1):
         """Runs something that nothing else may join, in its turn."""
-        (result,) = await self._batcher.submit(None, lambda _: [run()], [None], [0], deadline)
+        (result,) = await self._batcher.submit(
+            None, lambda _: [run()], [None], [0], deadline, size=rows
+        )
         return result
 
     def _check_sizes(self, arrays):

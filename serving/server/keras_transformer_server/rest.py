@@ -99,13 +99,18 @@ class Rest:
             if not isinstance(name, str):
                 raise invalid(f"signature_name is {shorten(name)}; expected text.")
             signature = model.signature(name)
-            arrays = _read_inputs(signature, body)
+            try:
+                arrays = _read_inputs(signature, body)
+            except RecursionError:
+                raise invalid("The inputs are nested too deeply.") from None
             outputs = await self.predictor.predict(
                 model, signature.name, arrays, (), time.monotonic() + SECONDS
             )
         columns = {key: _plain(key, array) for key, array in outputs.items()}
         if "inputs" in body:
             return web.json_response({"outputs": _unwrap(columns)})
+        if len({array.shape[:1] for array in outputs.values()} | {(len(body["instances"]),)}) > 1:
+            raise invalid(f'{signature.name!r} does not work row by row: ask it with "inputs".')
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return web.json_response({"predictions": [_unwrap(row) for row in rows]})
 
@@ -226,7 +231,9 @@ def _version(text):
 
 
 def _json(message):
-    text = json_format.MessageToJson(message, preserving_proto_field_name=True)
+    text = json_format.MessageToJson(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
     return web.Response(text=text, content_type="application/json")
 
 

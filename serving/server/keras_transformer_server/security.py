@@ -6,6 +6,7 @@ from pathlib import Path
 
 import grpc
 
+from keras_transformer_server.metrics import Metrics
 from keras_transformer_server.settings import Settings, SettingsError
 
 HEALTH = "/grpc.health.v1.Health/"
@@ -63,14 +64,17 @@ class Tokens:
 class TokenInterceptor(grpc.aio.ServerInterceptor):
     """Refuses calls without a token, except for those that ask whether the server is well."""
 
-    def __init__(self, tokens: Tokens):
+    def __init__(self, tokens: Tokens, metrics: Metrics):
         self._tokens = tokens
+        self._metrics = metrics
         self._refusal = grpc.unary_unary_rpc_method_handler(_refuse)
 
     async def intercept_service(self, continuation, details):
         authorization = dict(details.invocation_metadata).get("authorization")
         if details.method.startswith(HEALTH) or self._tokens.let_in(authorization):
             return await continuation(details)
+        method = details.method.rpartition("/")[2]
+        self._metrics.requests.labels(method, grpc.StatusCode.UNAUTHENTICATED.name).inc()
         return self._refusal
 
 

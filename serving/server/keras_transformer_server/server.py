@@ -12,8 +12,7 @@ from pathlib import Path
 import grpc
 import tensorflow as tf
 from aiohttp import web
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from tensorflow_serving.apis import model_service_pb2, prediction_service_pb2  # noqa: F401 reflected
 
@@ -65,6 +64,8 @@ async def _serve(settings, replicas, say):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     tokens = Tokens(settings.token_file)
     credentials, context = server_credentials(settings), ssl_context(settings)
+    if settings.token_file and not credentials and settings.host not in ("127.0.0.1", "::1"):
+        log.warning("tokens will travel for all to read: give a certificate and a key for TLS")
     metrics = Metrics()
     models = Models({settings.name: Wanted(Path(settings.directory))}, settings.poll_seconds)
     await _load(models, settings)
@@ -79,8 +80,12 @@ async def _serve(settings, replicas, say):
         )
         batcher.start()
         predictor = Predictor(models, batcher, settings, metrics)
-        server, health, port = await _listen(settings, predictor, tokens, credentials)
         runner, rest_port = await _listen_rest(settings, predictor, tokens, context)
+        try:
+            server, status, port = await _listen(settings, predictor, tokens, credentials)
+        except SettingsError:
+            await _stop_rest(runner)
+            raise
         watching = asyncio.create_task(models.watch())
         rest = "" if rest_port is None else f", REST on port {rest_port}"
         say(f"ready: {settings.name!r} on {settings.host}: gRPC on port {port}{rest}", flush=True)
@@ -88,8 +93,10 @@ async def _serve(settings, replicas, say):
         await stopped.wait()
         log.info("stopping: what is in flight has %g s", settings.grace_seconds)
         watching.cancel()
-        await health.enter_graceful_shutdown()
-        await asyncio.gather(server.stop(settings.grace_seconds), _stop_rest(runner))
+        await status.enter_graceful_shutdown()
+        refusing = asyncio.create_task(server.stop(settings.grace_seconds))
+        await asyncio.gather(_stop_rest(runner), _until_idle(metrics, refusing))
+        await server.stop(0.5)  # who only watches our health does not hold us up
         await batcher.stop()
     say("stopped", flush=True)
 
@@ -98,17 +105,13 @@ async def _load(models, settings):
     """Loads what is there; nothing that can be served is a reason not to start."""
     await models.look(at_once=True)
     if not models.all_ready:
-        problems = [
-            version.error for version in models.versions[settings.name].values() if version.error
-        ]
-        reason = "; ".join(problems) or "no version (a directory with a number) is in it"
-        raise SettingsError(f"{settings.directory}: nothing to serve: {reason}.")
+        raise SettingsError(f"nothing to serve: {'; '.join(models.problems(settings.name))}.")
 
 
 async def _listen(settings, predictor, tokens, credentials):
     size = settings.max_message_mb * 2**20
     server = grpc.aio.server(
-        interceptors=[TokenInterceptor(tokens)],
+        interceptors=[TokenInterceptor(tokens, predictor.metrics)],
         options=[
             ("grpc.max_receive_message_length", size),
             ("grpc.max_send_message_length", size),
@@ -123,14 +126,15 @@ async def _listen(settings, predictor, tokens, credentials):
     ):
         handler = make_handler(name, service.methods(), streams, predictor.metrics)
         server.add_generic_rpc_handlers([handler])
-    health = HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    status = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(status, server)
     for name in ("", *SERVICES):
-        await health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        await status.set(name, health_pb2.HealthCheckResponse.SERVING)
     reflection.enable_server_reflection(
         (*SERVICES, "grpc.health.v1.Health", reflection.SERVICE_NAME), server
     )
-    address = f"{settings.host}:{settings.port}"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"{host}:{settings.port}"
     try:
         if credentials is None:
             port = server.add_insecure_port(address)
@@ -141,14 +145,19 @@ async def _listen(settings, predictor, tokens, credentials):
             f"{address} cannot be listened on. Choose another --port, or 0 for a free one."
         ) from None
     await server.start()
-    return server, health, port
+    return server, status, port
 
 
 async def _listen_rest(settings, predictor, tokens, context):
     if settings.rest_port < 0:
         return None, None
     app = make_app(predictor, tokens, settings.max_message_mb * 2**20)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=settings.grace_seconds)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        shutdown_timeout=settings.grace_seconds,
+        handler_cancellation=True,  # a client that has gone costs nothing more
+    )
     await runner.setup()
     site = web.TCPSite(runner, settings.host, settings.rest_port, ssl_context=context)
     try:
@@ -159,6 +168,12 @@ async def _listen_rest(settings, predictor, tokens, context):
             "0 for a free one, or -1 for none."
         ) from None
     return runner, runner.addresses[0][1]
+
+
+async def _until_idle(metrics, stopped):
+    """Waits until no call is in flight, or the time for that is up."""
+    while metrics.num_in_flight and not stopped.done():
+        await asyncio.sleep(0.05)
 
 
 async def _stop_rest(runner):

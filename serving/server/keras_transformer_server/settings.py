@@ -62,6 +62,10 @@ class Settings:
         for name, least in at_least.items():
             if not getattr(self, name) >= least:
                 raise SettingsError(f"{name} is {getattr(self, name)}; expected {least} or more.")
+        at_most = dict(port=65535, rest_port=65535, max_message_mb=2047)
+        for name, most in at_most.items():
+            if getattr(self, name) > most:
+                raise SettingsError(f"{name} is {getattr(self, name)}; expected {most} or less.")
         if bool(self.certificate) != bool(self.key):
             raise SettingsError("certificate and key belong together: give both.")
         if self.client_ca and not self.certificate:

@@ -1,5 +1,7 @@
 """The service of our own: hypotheses with their scores and alignments, and streams of tokens."""
 
+import contextlib
+
 import numpy as np
 from keras_transformer_client import protos
 
@@ -33,13 +35,15 @@ class TranslationService:
 
     async def stream(self, request, deadline):
         with self.predictor.models.use(**_chosen(request.model)) as model:
-            async for state in self.predictor.stream(model, request.text, deadline):
-                yield protos.TranslateStreamResponse(
-                    token=_text(state["token"].numpy()[0]),
-                    text=_text(state["text"].numpy()[0]),
-                    finished=bool(state["finished"].numpy()[0]),
-                    truncated=bool(state["truncated"].numpy()[0]),
-                )
+            states = self.predictor.stream(model, request.text, deadline)
+            async with contextlib.aclosing(states):
+                async for state in states:
+                    yield protos.TranslateStreamResponse(
+                        token=_text(state["token"].numpy()[0]),
+                        text=_text(state["text"].numpy()[0]),
+                        finished=bool(state["finished"].numpy()[0]),
+                        truncated=bool(state["truncated"].numpy()[0]),
+                    )
 
 
 def _chosen(model):
@@ -73,10 +77,11 @@ def _ask(request):
         return "prefixed", arrays | {"prefix": _bytes(request.prefix)}
     if request.HasField("sampling"):
         rows, sampling = len(request.text), request.sampling
+        temperature = sampling.temperature if sampling.HasField("temperature") else 1.0
         top_p = sampling.top_p if sampling.HasField("top_p") else 1.0
         seeds = np.arange(rows) + sampling.seed
         return "sample", arrays | {
-            "temperature": np.full(rows, sampling.temperature, "float32"),
+            "temperature": np.full(rows, temperature, "float32"),
             "top_k": np.full(rows, sampling.top_k, "int32"),
             "top_p": np.full(rows, top_p, "float32"),
             "seed": seeds.astype("int32"),

@@ -76,17 +76,22 @@ class Models:
         """
         async with self._looking:
             for name in list(self.versions):
-                wanted = self.wanted.get(name)
-                found = await asyncio.to_thread(_contents, wanted.path) if wanted else {}
-                chosen = wanted.choose(list(found)) if wanted else []
-                for version in chosen:
-                    path, contents = wanted.path / str(version), found[version]
-                    # A copy that is under way looks different each time.
-                    is_still = at_once or self._seen.get(path) == contents
-                    self._seen[path] = contents
-                    if is_still and self._should_load(name, version, contents):
-                        await self._load(name, path, version, contents)
-                self._retire(name, set(chosen), gone=wanted is None)
+                await self._look(name, self.wanted.get(name), at_once)
+
+    async def change(self, wanted: dict[str, Wanted]) -> None:
+        """Wants something else, and makes it so."""
+        async with self._looking:
+            self.wanted = wanted
+            for name in wanted:
+                self.versions.setdefault(name, {})
+        await self.look(at_once=True)
+
+    def problems(self, name: str) -> list[str]:
+        """Why versions of a model are not there."""
+        found = [version.error for version in self.versions[name].values() if version.error]
+        if not found and not self._available(name):
+            return [f"{self.wanted[name].path}: no version (a directory with a number) is in it"]
+        return found
 
     @contextlib.contextmanager
     def use(self, name: str, version: int | None = None, label: str | None = None):
@@ -164,6 +169,25 @@ class Models:
             return True
         return known.state == State.END and (not known.error or known.contents != contents)
 
+    async def _look(self, name, wanted, at_once):
+        found = await asyncio.to_thread(_contents, wanted.path) if wanted else {}
+        chosen = wanted.choose(list(found)) if wanted else []
+        for version in chosen:
+            await self._consider(name, wanted.path / str(version), found[version], at_once)
+        # Rather an old version than none.
+        for version in sorted(found.keys() - set(chosen), reverse=True):
+            if not wanted.specific and not self._available(name):
+                await self._consider(name, wanted.path / str(version), found[version], at_once)
+        self._retire(name, set(chosen), gone=wanted is None)
+
+    async def _consider(self, name, path, contents, at_once):
+        """Loads a version if it is new and complete."""
+        # A copy that is under way looks different each time.
+        is_still = at_once or self._seen.get(path) == contents
+        self._seen[path] = contents
+        if is_still and self._should_load(name, int(path.name), contents):
+            await self._load(name, path, int(path.name), contents)
+
     async def _load(self, name, path, version, contents):
         log.info("loading %s, version %d", name, version)
         entry = self.versions[name][version] = Version(State.LOADING, contents=contents)
@@ -172,7 +196,8 @@ class Models:
         except Exception as error:
             log.error("%s, version %d cannot be loaded: %s", name, version, error)
             entry.state = State.END
-            entry.error = f"{path}: it cannot be loaded: {str(error).splitlines()[0][:200]}"
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            entry.error = f"{path}: it cannot be loaded: {reason[:200]}"
         else:
             entry.state = State.AVAILABLE
             log.info("%s, version %d is ready", name, version)
@@ -191,7 +216,9 @@ class Models:
     def _free(self, version):
         if version.state == State.UNLOADING and not version.in_flight:
             version.state, version.model = State.END, None
-            gc.collect()  # a model refers to itself
+            # A model refers to itself. Later, as whoever used it last still holds it.
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.1, lambda: loop.run_in_executor(None, gc.collect))
 
 
 def _load(path, version):
@@ -211,5 +238,9 @@ def _contents(path):
             if file.is_file()
         )
         for directory in path.iterdir()
-        if directory.name.isdecimal() and directory.is_dir()
+        if directory.is_dir() and _is_version(directory.name)
     }
+
+
+def _is_version(name):
+    return name.isdecimal() and name == str(int(name)) and int(name) < 2**63
