@@ -1,12 +1,12 @@
 """Serving speed: 64 clients at once, beside no batching and beside no server.
 
-    python benchmarks/serve.py [--preset base] [--rounds 3] [--seconds 10] [--output serve.md]
+    python benchmarks/serve.py [--preset base] [--rounds 3] [--seconds 20] [--output serve.md]
 
-Sentences have 4 to 40 words, drawn anew for each request. (a) is the same server with batches of
-one. (b) is the SavedModel in a process of its own, without a server, with the same sentences in
-batches of the mean size that the server made, all of like length: the most that could be had. The
-three take turns, and the best round of each counts. Everything stays on this machine, and ends by
-itself.
+Sentences have 4 to 24 words, as captions have, drawn anew for each request. (a) is the same server
+with batches of one. (b) is the SavedModel in a process of its own, without a server, with such
+sentences in batches of the mean size that the server made, all of like length: the most that could
+be had. The three take turns, and the best round of each counts. Everything stays on this machine,
+and ends by itself.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--preset", default="base")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
     parser.add_argument("--output", help="write the table to this file as well")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     parsed = parser.parse_args()
@@ -119,7 +119,7 @@ def worker(directory):
 
 
 def sentence(chance):
-    return " ".join(chance.choices(WORDS, k=chance.randint(4, 40)))
+    return " ".join(chance.choices(WORDS, k=chance.randint(4, 24)))
 
 
 async def load(port, rest_port, seconds):
