@@ -1,17 +1,26 @@
 """The client in an environment of its own, and beside TensorFlow."""
 
+import concurrent.futures
 import subprocess
 import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_transformer_client import tensors
+from keras_transformer_client import CallError, Client, tensors
 from packaging.requirements import Requirement
 from tensorflow.core.framework import tensor_pb2
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
 
 ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / "serving" / "client"
@@ -126,6 +135,60 @@ def test_text_goes_there_and_back():
         assert list(back.ravel()) == [
             one if isinstance(one, bytes) else one.encode() for one in expected.ravel()
         ]
+
+
+class TensorFlowServing(
+    prediction_service_pb2_grpc.PredictionServiceServicer,
+    model_service_pb2_grpc.ModelServiceServicer,
+):
+    """Answers as TensorFlow Serving, made of its own stubs; it has no health and no streams."""
+
+    def Predict(self, request, context):  # noqa: N802
+        assert request.model_spec.name == "first"
+        texts = tf.make_ndarray(request.inputs["text"])
+        response = predict_pb2.PredictResponse()
+        upper = tensor_pb2.TensorProto(
+            dtype=tf.string.as_datatype_enum, string_val=[text.upper() for text in texts]
+        )
+        upper.tensor_shape.dim.add(size=len(texts))
+        response.outputs["text"].CopyFrom(upper)
+        return response
+
+    def GetModelMetadata(self, request, context):  # noqa: N802
+        signatures = get_model_metadata_pb2.SignatureDefMap()
+        info = signatures.signature_def["serving_default"].inputs["text"]
+        info.dtype = tf.string.as_datatype_enum
+        info.tensor_shape.dim.add(size=-1)
+        response = get_model_metadata_pb2.GetModelMetadataResponse()
+        response.metadata["signature_def"].Pack(signatures)
+        return response
+
+    def GetModelStatus(self, request, context):  # noqa: N802
+        response = get_model_status_pb2.GetModelStatusResponse()
+        response.model_version_status.add(version=1, state=self.state)
+        return response
+
+    state = get_model_status_pb2.ModelVersionStatus.AVAILABLE
+
+
+def test_it_asks_tensorflow_serving_as_well():
+    serving = TensorFlowServing()
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(serving, server)
+    model_service_pb2_grpc.add_ModelServiceServicer_to_server(serving, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with Client(f"127.0.0.1:{port}", model="first") as client:
+            assert client.translate(["to be", "or not"]) == ["TO BE", "OR NOT"]
+            assert client.metadata()["serving_default"]["inputs"]["text"].shape == (None,)
+            assert client.healthy()
+            serving.state = get_model_status_pb2.ModelVersionStatus.LOADING
+            assert not client.healthy()
+            with pytest.raises(CallError, match="has no streams: translate works with both"):
+                list(client.stream("to be"))
+    finally:
+        server.stop(0).wait()
 
 
 def test_one_value_stands_for_the_rest():

@@ -76,12 +76,18 @@ class _Methods:
         """The signatures by name, with the type and shape of each of their inputs and outputs."""
         return self._run(calls.metadata(self.target), timeout)
 
-    def _method(self, call, kind="unary_unary"):
-        return getattr(self._channel, kind)(
+    def _deadline(self, timeout):
+        return time.monotonic() + (self.connection.timeout if timeout is None else timeout)
+
+    def _begin(self, call, deadline, kind="unary_unary"):
+        """Sends a call: its response, its responses, or what to await for those."""
+        method = getattr(self._channel, kind)(
             call.method,
             request_serializer=type(call.request).SerializeToString,
             response_deserializer=call.response.FromString,
         )
+        remaining = max(0.0, deadline - time.monotonic())
+        return method(call.request, timeout=remaining, metadata=self.connection.metadata)
 
 
 class Client(_Methods):
@@ -119,15 +125,11 @@ class Client(_Methods):
         Leaving the loop early stops the server's work.
         """
         call = calls.stream(self.target, text)
-        deadline = time.monotonic() + self._seconds(timeout)
+        deadline = self._deadline(timeout)
         begun = False
         pausing = pauses()
         while True:
-            responses = self._method(call, "unary_stream")(
-                call.request,
-                timeout=max(0.0, deadline - time.monotonic()),
-                metadata=self.connection.metadata,
-            )
+            responses = self._begin(call, deadline, "unary_stream")
             try:
                 for response in responses:
                     begun = True
@@ -163,45 +165,32 @@ class Client(_Methods):
         self.close()
 
     def _run(self, call, timeout=None, retry=True):
-        deadline = time.monotonic() + self._seconds(timeout)
+        deadline = self._deadline(timeout)
         pausing = pauses()
         while True:
             try:
-                response = self._method(call)(
-                    call.request,
-                    timeout=max(0.0, deadline - time.monotonic()),
-                    metadata=self.connection.metadata,
-                )
-                return call.read(response)
+                return call.read(self._begin(call, deadline))
             except grpc.RpcError as error:
                 pause = next(pausing)
                 if not (retry and _try_again(error, deadline, pause)):
                     raise _explained(error) from None
             time.sleep(pause)
 
-    def _seconds(self, timeout):
-        return self.connection.timeout if timeout is None else timeout
-
 
 class AsyncClient(_Methods):
     """`Client` for asyncio: the same methods, to be awaited, and `stream` for `async for`."""
 
     _library = grpc.aio
-    _seconds = Client._seconds
 
     async def stream(
         self, text: str, *, timeout: float | None = None
     ) -> AsyncIterator[calls.Token]:
         call = calls.stream(self.target, text)
-        deadline = time.monotonic() + self._seconds(timeout)
+        deadline = self._deadline(timeout)
         begun = False
         pausing = pauses()
         while True:
-            responses = self._method(call, "unary_stream")(
-                call.request,
-                timeout=max(0.0, deadline - time.monotonic()),
-                metadata=self.connection.metadata,
-            )
+            responses = self._begin(call, deadline, "unary_stream")
             try:
                 async for response in responses:
                     begun = True
@@ -236,16 +225,11 @@ class AsyncClient(_Methods):
         await self.close()
 
     async def _run(self, call, timeout=None, retry=True):
-        deadline = time.monotonic() + self._seconds(timeout)
+        deadline = self._deadline(timeout)
         pausing = pauses()
         while True:
             try:
-                response = await self._method(call)(
-                    call.request,
-                    timeout=max(0.0, deadline - time.monotonic()),
-                    metadata=self.connection.metadata,
-                )
-                return call.read(response)
+                return call.read(await self._begin(call, deadline))
             except grpc.RpcError as error:
                 pause = next(pausing)
                 if not (retry and _try_again(error, deadline, pause)):
@@ -258,4 +242,7 @@ def _try_again(error, deadline, pause):
 
 
 def _explained(error):
-    return CallError(error.code(), error.details() or "no explanation was given")
+    code, details = error.code(), error.details() or "no explanation was given"
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        details += " (TensorFlow Serving itself has no streams: translate works with both)"
+    return CallError(code, details)
