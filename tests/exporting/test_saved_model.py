@@ -62,7 +62,7 @@ def test_signatures_are_named_and_typed(loaded):
         return {name: (spec.dtype.name, spec.shape.rank) for name, spec in specs.items()}
 
     text, scored = {"text": ("string", 1)}, {"text": ("string", 1), "score": ("float32", 1)}
-    scored["truncated"] = ("bool", 1)
+    scored |= {"lengths": ("int32", 1), "truncated": ("bool", 1)}
     ids = {"ids": ("int32", 2), "lengths": ("int32", 1)}
     expected = {
         "serving_default": (text, scored),
@@ -329,12 +329,18 @@ def test_inputs_that_do_not_fit_each_other_are_refused_with_the_reason(run):
 def test_streamed_text_grows_to_what_greedy_search_writes(run):
     given = run("start", LINES)
     assert not given.pop("truncated").any()
-    heard = []
+    heard, tokens = [], []
     while not given["finished"].all():
         found = run("step", **given)
+        tokens.append([token.decode() for token in found.pop("token")])
         heard.append([text.decode() for text in found.pop("text")])
         given |= found
-    assert heard[-1] == texts(run("greedy", LINES))
+    greedy = run("greedy", LINES)
+    assert heard[-1] == texts(greedy)
+    for row, length in enumerate(greedy["lengths"]):
+        written = [token[row] for token in tokens]
+        assert "".join(written[:length]).replace("▁", " ").strip() == heard[-1][row]
+        assert set(written[length:]) <= {"</s>", ""}
     assert texts(run("step", **given)) == heard[-1]  # once too often does no harm
     assert len(heard) > 5
     assert all(new.startswith(old.rstrip()) for old, new in zip(heard[3], heard[4], strict=True))
