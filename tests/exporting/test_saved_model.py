@@ -339,7 +339,7 @@ def test_streamed_text_grows_to_what_greedy_search_writes(run):
     assert heard[-1] == texts(greedy)
     for row, length in enumerate(greedy["lengths"]):
         written = [token[row] for token in tokens]
-        assert "".join(written[:length]).replace("▁", " ").strip() == heard[-1][row]
+        assert "".join(written[:length]).replace("▁", " ").split() == heard[-1][row].split()
         assert set(written[length:]) <= {"</s>", ""}
     assert texts(run("step", **given)) == heard[-1]  # once too often does no harm
     assert len(heard) > 5
