@@ -5,14 +5,14 @@ generated code, because that ties a package to the versions of protobuf around t
 generated with.
 """
 
-from importlib import resources
+from pathlib import Path
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 
 def _load() -> dict:
     """The classes of all messages, by their names within their packages."""
-    data = (resources.files(__package__) / "protos.bin").read_bytes()
+    data = Path(__file__).with_name("protos.bin").read_bytes()
     pool, classes = descriptor_pool.Default(), {}
     for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
         pool.AddSerializedFile(file.SerializeToString())
