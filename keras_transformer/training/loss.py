@@ -12,8 +12,8 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
 
     Szegedy et al. 2016; label smoothing of 0.1 in Vaswani et al. 2017, section 5.4. With z the
     logits and e the smoothing, (1-e) (-log p(y)) + e/V sum_v (-log p(v)) is
-    (1-e) (logsumexp z - z_y) + e (logsumexp z - mean z): integer labels are enough, no one-hot
-    matrix is made. Padding (label 0) counts for nothing; the loss is the mean over the tokens.
+    logsumexp z - (1-e) z_y - e mean z: integer labels are enough, no one-hot matrix is made.
+    Padding (label 0) counts for nothing; the loss is the mean over the tokens.
 
     Args:
         label_smoothing: the share e.
@@ -41,11 +41,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         return super().__call__(y_true, y_pred, sample_weight=weight)
 
     def call(self, y_true, y_pred):
-        loss = cross_entropy(y_true, y_pred)
-        if self.label_smoothing:
-            uniform = ops.logsumexp(y_pred, axis=-1) - ops.mean(y_pred, axis=-1)
-            loss = (1 - self.label_smoothing) * loss + self.label_smoothing * uniform
-        return loss
+        return smoothed_cross_entropy(y_true, y_pred, self.label_smoothing)
 
     def get_config(self):
         return {"label_smoothing": self.label_smoothing, "name": self.name, "dtype": self.dtype}
@@ -64,4 +60,57 @@ def token_weight(y_true, sample_weight, dtype):
 
 def cross_entropy(y_true, y_pred):
     """-log p(y) of each place, [B, T], from labels [B, T] and logits [B, T, V]."""
-    return ops.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+    logit, _, total, largest = _statistics(y_true, y_pred)
+    return ops.log(total) + largest - logit
+
+
+def is_most_probable(y_true, y_pred):
+    """Whether no logit [B, T, V] is larger than the label's [B, T]."""
+    logit, _, _, largest = _statistics(y_true, y_pred)
+    return logit >= largest
+
+
+def smoothed_cross_entropy(y_true, y_pred, label_smoothing):
+    """The loss of each place, [B, T].
+
+    Its gradient, softmax z - (1-e) onehot(y) - e/V, is written down here, because what Keras would
+    derive goes over the logits, the largest tensor of a training step, three times as often.
+    """
+    dtype, rest = y_pred.dtype, 1 - label_smoothing
+
+    @ops.custom_gradient
+    def loss_of(logits):
+        logit, exponentials, total, largest = _statistics(y_true, logits)
+        loss = ops.log(total) + largest - rest * logit
+        if label_smoothing:
+            loss = loss - label_smoothing * ops.mean(logits, axis=-1)
+
+        def gradient(*arguments, upstream=None):
+            upstream = arguments[0] if upstream is None else upstream  # [B, T]
+            uniform = (label_smoothing / logits.shape[-1]) * upstream
+            scale = upstream / total
+            others = exponentials * scale[..., None] - uniform[..., None]  # [B, T, V]
+            own = ops.exp(logit - largest) * scale - uniform - rest * upstream
+            return ops.cast(_put(others, y_true, own), dtype)
+
+        return loss, gradient
+
+    return loss_of(y_pred)
+
+
+def _statistics(labels, logits):
+    """Of each place: the label's logit, all exp(z - largest), their sum, and the largest logit."""
+    logits = ops.cast(logits, "float32")
+    largest = ops.max(logits, axis=-1)
+    exponentials = ops.exp(logits - largest[..., None])
+    logit = ops.take_along_axis(logits, ops.cast(labels, "int32")[..., None], axis=-1)[..., 0]
+    return logit, exponentials, ops.sum(exponentials, axis=-1), largest
+
+
+def _put(values, labels, own):
+    """Values [B, T, V] with `own` [B, T] in the places of the labels."""
+    rows = ops.reshape(values, (-1, values.shape[-1]))  # [B T, V]
+    labels = ops.cast(ops.reshape(labels, (-1,)), "int32")
+    places = ops.stack([ops.arange(ops.shape(labels)[0], dtype="int32"), labels], axis=1)
+    rows = ops.scatter_update(rows, places, ops.reshape(own, (-1,)))
+    return ops.reshape(rows, ops.shape(values))

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.training.loss import cross_entropy, token_weight
+from keras_transformer.training.loss import cross_entropy, is_most_probable, token_weight
 
 
 class TokenMean(keras.metrics.Mean):
@@ -36,8 +36,7 @@ class TokenAccuracy(TokenMean):
         super().__init__(name=name, **kwargs)
 
     def measure(self, y_true, y_pred):
-        best = ops.cast(ops.argmax(y_pred, axis=-1), y_true.dtype)  # [B, T]
-        return ops.cast(ops.equal(best, y_true), self.dtype)
+        return ops.cast(is_most_probable(y_true, y_pred), self.dtype)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -58,7 +57,7 @@ class Perplexity(TokenMean):
         super().__init__(name=name, **kwargs)
 
     def measure(self, y_true, y_pred):
-        return cross_entropy(y_true, ops.cast(y_pred, self.dtype))
+        return cross_entropy(y_true, y_pred)
 
     def result(self):
         return ops.exp(super().result())

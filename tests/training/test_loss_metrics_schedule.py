@@ -26,6 +26,21 @@ def test_the_loss_is_the_cross_entropy_with_smoothed_one_hot_labels(smoothing, l
     assert float(loss) == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_its_gradient_is_what_the_softmax_has_too_much(smoothing, logits):
+    """The logits are a layer's weights, which plain gradient descent changes by the gradient."""
+    layer = keras.layers.Embedding(6, 7)
+    model = keras.Sequential([keras.Input((3,), dtype="int32"), layer])
+    layer.embeddings.assign(logits.reshape(6, 7))
+    model.compile(keras.optimizers.SGD(1.0), kt.LabelSmoothedCrossEntropy(smoothing))
+    model.train_on_batch(np.arange(6, dtype="int32").reshape(2, 3), LABELS)
+    one_hot = np.eye(7)[LABELS] * (1 - smoothing) + smoothing / 7
+    keep = (LABELS > 0)[..., None]
+    expected = (np.exp(log_probabilities(logits)) - one_hot) * keep / keep.sum()
+    gradient = logits.reshape(6, 7) - oracle.array(layer.embeddings)
+    np.testing.assert_allclose(gradient, expected.reshape(6, 7), atol=1e-6)
+
+
 def test_more_padding_changes_nothing(logits):
     loss = kt.LabelSmoothedCrossEntropy(0.1)
     wider = np.pad(LABELS, ((0, 0), (0, 4))), np.pad(logits, ((0, 0), (0, 4), (0, 0)))
