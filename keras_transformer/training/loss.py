@@ -83,7 +83,7 @@ def smoothed_cross_entropy(y_true, y_pred, label_smoothing):
         logit, exponentials, total, largest = _statistics(y_true, logits)
         loss = ops.log(total) + largest - rest * logit
         if label_smoothing:
-            loss = loss - label_smoothing * ops.mean(logits, axis=-1)
+            loss = loss - label_smoothing * ops.mean(ops.cast(logits, "float32"), axis=-1)
 
         def gradient(*arguments, upstream=None):
             upstream = arguments[0] if upstream is None else upstream  # [B, T]

@@ -106,7 +106,7 @@ class Predictor:
                      for name, column in zip(signature.inputs, columns, strict=True)},
                 )
             )  # fmt: skip
-            return list(zip(*outputs.values(), strict=True))
+            return list(zip(*(outputs[name] for name in signature.outputs), strict=True))
 
         results = await self._batcher.submit((model, signature.name), run, rows, lengths, deadline)
         dtypes = {name: spec.dtype.as_numpy_dtype for name, spec in signature.outputs.items()}
