@@ -104,7 +104,7 @@ def test_a_file_that_only_claims_to_be_gzip_is_refused(tmp_path):
 def test_buckets_are_few_and_end_with_the_longest():
     assert bucket_lengths(8) == [8]
     assert bucket_lengths(100)[-2:] == [96, 100]
-    assert len(bucket_lengths(256)) < 20
+    assert len(bucket_lengths(256)) < 40
 
 
 def test_a_batch_holds_source_shifted_target_and_labels(files, tokenizer):
@@ -135,7 +135,7 @@ def test_an_epoch_has_every_pair_once_in_few_shapes_within_the_budget(files, tok
     assert len(shapes) == batches.steps
     assert all(size * length <= 512 for size, length in shapes)
     assert {length for _, length in shapes} <= set(bucket_lengths(128))
-    assert len(set(shapes)) < 12
+    assert len(set(shapes)) < 20
     sources, targets = zip(*read_pairs(files), strict=True)
     pairs = zip(tokenizer.encode(sources), tokenizer.encode(targets), strict=True)
     expected = [([*source, 2], [*target, 2]) for source, target in pairs]
@@ -144,7 +144,7 @@ def test_an_epoch_has_every_pair_once_in_few_shapes_within_the_budget(files, tok
 
 def test_most_places_hold_tokens(files, tokenizer):
     places = [np.array(inputs["source"]) for inputs, _ in Batches(files, tokenizer, seed=1).epoch()]
-    assert sum((x > 0).sum() for x in places) / sum(x.size for x in places) > 0.8
+    assert sum((x > 0).sum() for x in places) / sum(x.size for x in places) > 0.85
 
 
 def test_the_order_depends_on_seed_and_epoch_alone(files, tokenizer):
