@@ -2,7 +2,7 @@
 
 from keras_transformer.attention.multi_head import CrossAttention, SelfAttention
 from keras_transformer.attention.softmax import DotProductAttention
-from keras_transformer.config import DecodingConfig, ModelConfig, RunConfig
+from keras_transformer.config import DecodingConfig, MethodsConfig, ModelConfig, RunConfig
 from keras_transformer.config_file import read_config, read_tables
 from keras_transformer.errors import InputError
 from keras_transformer.exporting.ctranslate2 import export_ctranslate2
@@ -25,6 +25,7 @@ from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training.loss import LabelSmoothedCrossEntropy
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy
+from keras_transformer.training.objective import Objective
 from keras_transformer.training.run import load_run, train
 from keras_transformer.training.schedule import WarmupSchedule
 from keras_transformer.version import VERSION
@@ -45,7 +46,9 @@ __all__ = [
     "InputError",
     "LabelSmoothedCrossEntropy",
     "LearnedPositions",
+    "MethodsConfig",
     "ModelConfig",
+    "Objective",
     "Perplexity",
     "Residual",
     "RotaryPositions",

@@ -14,6 +14,11 @@ from keras_transformer.layers.wiring import WIRINGS
 POSITIONS = ("sinusoidal", "learned", "rotary")
 TOKENIZERS = ("bpe", "unigram", "char")
 PRECISIONS = ("float32", "mixed_bfloat16")
+BLEU_TOKENIZERS = ("13a", "none", "char", "intl", "zh")
+FINAL_WEIGHTS = ("last", "average", "ema", "best")
+TARGET_INPUTS = ("gold", "sequential", "two_pass", "parallel", "free_running")
+DECAYS = ("linear", "exponential", "inverse_sigmoid")
+GUIDANCES = ("diagonal", "alignments")
 
 PRESETS = {
     # The published Transformer-tiny for Multi30k, and a size for a laptop.
@@ -197,8 +202,20 @@ class TrainingConfig:
         label_smoothing: the share of each label that is spread over the vocabulary.
         precision: "float32" or "mixed_bfloat16".
         jit_compile: whether XLA compiles the training step, once for every shape of a batch.
-        checkpoint_steps: updates between checkpoints; one is also written after each epoch.
+        accumulate_batches: batches whose gradients are averaged into one update.
+        checkpoint_steps: batches between checkpoints; one is also written after each epoch.
         keep_checkpoints: how many of them are kept.
+        final_weights: what the run's model is: the "last" weights, the "average" of the last
+            average_checkpoints, the moving average "ema", or those of the epoch with the "best"
+            BLEU on the validation data.
+        average_checkpoints: how many checkpoints are averaged.
+        ema_momentum: the share of the moving average that an update leaves as it is.
+        bleu_epochs: epochs between two translations of the validation data; 0 for none.
+        bleu_pairs: how many pairs of it are translated.
+        bleu_tokenize: how BLEU splits words: "13a", "none" for text that is split already, "char",
+            "intl", "zh".
+        patience: epochs without a better BLEU until training stops; 0 for all epochs.
+        sample_lines: how many of the translations are shown.
     """
 
     epochs: int = 10
@@ -212,19 +229,99 @@ class TrainingConfig:
     label_smoothing: float = 0.1
     precision: str = "float32"
     jit_compile: bool = False
+    accumulate_batches: int = 1
     checkpoint_steps: int = 1000
     keep_checkpoints: int = 3
+    final_weights: str = "last"
+    average_checkpoints: int = 10
+    ema_momentum: float = 0.999
+    bleu_epochs: int = 1
+    bleu_pairs: int = 1000
+    bleu_tokenize: str = "13a"
+    patience: int = 0
+    sample_lines: int = 2
 
     def __post_init__(self):
-        for name in ("epochs", "warmup_steps", "checkpoint_steps", "keep_checkpoints"):
+        names = (
+            "epochs", "warmup_steps", "accumulate_batches", "checkpoint_steps", "keep_checkpoints",
+            "average_checkpoints", "bleu_pairs",
+        )  # fmt: skip
+        for name in names:
             _check(self, name, "at least 1", lambda value: value >= 1)
-        for name in ("beta_1", "beta_2", "label_smoothing"):
+        for name in ("beta_1", "beta_2", "label_smoothing", "ema_momentum"):
             _check(self, name, "at least 0 and below 1", lambda value: 0 <= value < 1)
-        for name in ("clip_norm", "seed"):
+        for name in ("clip_norm", "seed", "bleu_epochs", "patience", "sample_lines"):
             _check(self, name, "at least 0", lambda value: value >= 0)
+        _check_choice(self, "final_weights", FINAL_WEIGHTS)
+        _check_choice(self, "bleu_tokenize", BLEU_TOKENIZERS)
+        by_bleu = self.patience > 0 or self.final_weights == "best"
+        if by_bleu and self.bleu_epochs == 0:
+            raise FieldError(
+                self, "bleu_epochs", " is 0, but patience and the best weights go by BLEU: set 1."
+            )
         _check(self, "epsilon", "a positive number", lambda value: value > 0)
         _check(self, "peak_learning_rate", "a positive number", lambda v: v is None or v > 0)
         _check_choice(self, "precision", PRECISIONS)
+
+
+@dataclasses.dataclass(frozen=True)
+class MethodsConfig:
+    """Training methods beyond the paper's; by default none.
+
+    Args:
+        r_drop: alpha of R-Drop (Wu et al. 2021): every batch is passed twice, and the two
+            distributions that dropout makes of it are drawn together. 5 is the paper's.
+        target_input: what the decoder reads: the "gold" target (teacher forcing), or partly its own
+            predictions, drawn one place after the other ("sequential", Bengio et al. 2015), all at
+            once after a pass over the gold target ("two_pass", Mihaylova and Martins 2019), or so
+            several times ("parallel", Duckworth et al. 2019); or nothing else ("free_running").
+        sampling_decay: how the probability of the gold token falls with the batches i seen:
+            "linear" k - c i, "exponential" k^i, or "inverse_sigmoid" k / (k + exp(i / k)).
+        sampling_k, sampling_c: k and c.
+        sampling_floor: what it does not fall below.
+        sampling_passes: passes before the last one, of "parallel".
+        guided_attention: weight of a loss that tells the cross-attention where to look; 0 for none.
+        guidance: "diagonal" (Tachibana et al. 2018), or the "alignments" of data.train_alignments
+            (Garg et al. 2019).
+        guidance_width: g of exp(-(t/T - s/S)^2 / 2 g^2): how near to the diagonal is near.
+        source_word_dropout, target_word_dropout: the share of tokens that are read as unknown.
+        subword_regularization: above 0, sentences are split into pieces at random, a new way every
+            epoch: the share of merges that BPE leaves out (Provilkov et al. 2020), or alpha of a
+            unigram vocabulary (Kudo 2018). 0.1 is usual for both.
+
+    Example:
+
+    >>> from keras_transformer.config import MethodsConfig
+    >>> MethodsConfig(target_input="two_pass", sampling_decay="inverse_sigmoid", sampling_k=2000)
+    MethodsConfig(r_drop=0.0, target_input='two_pass', ...
+    """
+
+    r_drop: float = 0.0
+    target_input: str = "gold"
+    sampling_decay: str = "linear"
+    sampling_k: float = 1.0
+    sampling_c: float = 1e-4
+    sampling_floor: float = 0.0
+    sampling_passes: int = 2
+    guided_attention: float = 0.0
+    guidance: str = "diagonal"
+    guidance_width: float = 0.2
+    source_word_dropout: float = 0.0
+    target_word_dropout: float = 0.0
+    subword_regularization: float = 0.0
+
+    def __post_init__(self):
+        for name in ("r_drop", "guided_attention", "sampling_c", "subword_regularization"):
+            _check(self, name, "at least 0", lambda value: value >= 0)
+        for name in ("sampling_k", "sampling_passes", "guidance_width"):
+            _check(self, name, "a positive number", lambda value: value > 0)
+        for name in ("source_word_dropout", "target_word_dropout", "sampling_floor"):
+            _check(self, name, "at least 0 and below 1", lambda value: 0 <= value < 1)
+        _check_choice(self, "target_input", TARGET_INPUTS)
+        _check_choice(self, "sampling_decay", DECAYS)
+        _check_choice(self, "guidance", GUIDANCES)
+        if self.sampling_decay == "exponential":
+            _check(self, "sampling_k", "at most 1, for k^i to fall", lambda value: value <= 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -289,6 +386,7 @@ class RunConfig:
     tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
+    methods: MethodsConfig = dataclasses.field(default_factory=MethodsConfig)
     decoding: DecodingConfig = dataclasses.field(default_factory=DecodingConfig)
 
     def __post_init__(self):

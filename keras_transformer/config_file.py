@@ -16,6 +16,7 @@ from keras_transformer.config import (
     DataConfig,
     DecodingConfig,
     FieldError,
+    MethodsConfig,
     ModelConfig,
     RunConfig,
     TokenizerConfig,
@@ -29,6 +30,7 @@ TABLES = {
     "model": ModelConfig,
     "data": DataConfig,
     "training": TrainingConfig,
+    "methods": MethodsConfig,
     "decoding": DecodingConfig,
 }
 # The tokenizer says how large the vocabulary is, so [model] does not.

@@ -17,9 +17,8 @@ STAGES = [
     {"config"},
     {"config_file"},
     {"models"},
-    {"training"},
-    {"generation"},
-    {"exporting", "evaluation", "plots"},
+    {"generation", "evaluation", "plots"},
+    {"training", "exporting"},
     {"demo"},
     {"__main__", "__init__"},
 ]

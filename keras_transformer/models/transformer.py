@@ -59,16 +59,9 @@ class Transformer(keras.Model):
         self._make_stacks(policy)
         source = keras.Input((None,), dtype="int32", name="source")
         target = keras.Input((None,), dtype="int32", name="target")
-        outputs, memory_keep = self._encode(source)
-        decoded = self.decoder(
-            self._embed_target(target),
-            self.wiring(outputs),
-            keep=masks.keep_tokens(target),
-            memory_keep=memory_keep,
-        )
         super().__init__(
             inputs={"source": source, "target": target},
-            outputs=self._logits(decoded),
+            outputs=self._logits(self.decode(source, target)),
             name=name,
             **kwargs,
         )
@@ -166,16 +159,23 @@ class Transformer(keras.Model):
             return_alignment: whether to return what the hypotheses looked at as well.
 
         Returns:
-            Logits [B N, V] of the next token, and the new state; where asked, also the alignment
-            [B, N, S]: the weights of the cross-attention, averaged over the heads of the last layer
-            but one, which agrees best with people's alignments (Garg et al. 2019).
+            Logits [B N, V] of the next token, and the new state; where asked, also the `alignment`
+            [B, N, S].
         """
         x = self._embed_target(target[:, None], offset=index)  # [B N, 1, D]
         x, state, scores = self.decoder.step(x, state, memory["layers"], memory["keep"], index)
         logits = self._logits(ops.squeeze(x, axis=1))
         if not return_alignment:
             return logits, state
-        return logits, state, ops.mean(scores[max(len(scores) - 2, 0)], axis=1)
+        return logits, state, self.alignment(scores)
+
+    def alignment(self, cross_scores):
+        """Which source token each target token goes with, [B, T, S].
+
+        Of the cross-attention scores [B, H, T, S] of each layer it is the mean of the heads of the
+        last layer but one, which agrees best with people's alignments (Garg et al. 2019).
+        """
+        return ops.mean(cross_scores[max(len(cross_scores) - 2, 0)], axis=1)
 
     def attention_scores(self, source, target):
         """The attention weights of every layer and head for one batch.
@@ -188,15 +188,28 @@ class Transformer(keras.Model):
             A dict with `encoder` [B, H, S, S], `decoder` [B, H, T, T] and `cross` [B, H, T, S],
             each a list with one tensor a layer.
         """
-        (outputs, encoder_scores), memory_keep = self._encode(source, return_attention_scores=True)
-        _, decoder_scores, cross_scores = self.decoder(
-            self._embed_target(target),
-            self.wiring(outputs),
-            keep=masks.keep_tokens(target),
-            memory_keep=memory_keep,
-            return_attention_scores=True,
+        (outputs, encoder_scores), keep = self._encode(source, return_attention_scores=True)
+        _, decoder_scores, cross_scores = self._decode(
+            outputs, keep, target, return_attention_scores=True
         )
         return {"encoder": encoder_scores, "decoder": decoder_scores, "cross": cross_scores}
+
+    def decode(self, source, target, return_cross_scores=False):
+        """What the output projection is given, [B, T, D], of source ids [B, S] and target ids
+        [B, T]; where asked, also the cross-attention scores [B, H, T, S] of each layer.
+        """
+        outputs, keep = self._encode(source)
+        if not return_cross_scores:
+            return self._decode(outputs, keep, target)
+        x, _, scores = self._decode(outputs, keep, target, return_attention_scores=True)
+        return x, scores
+
+    @property
+    def output_table(self):
+        """The output projection [V, D]."""
+        if self.output_projection is None:
+            return self.target_embedding.embeddings
+        return ops.transpose(self.output_projection.kernel)
 
     def get_config(self):
         return {
@@ -217,6 +230,16 @@ class Transformer(keras.Model):
         keep = masks.keep_tokens(source)
         x = self.source_dropout(x)
         return self.encoder(x, keep=keep, return_all_layers=True, **options), keep
+
+    def _decode(self, outputs, memory_keep, target, **options):
+        """The decoder's outputs from those of all encoder layers."""
+        return self.decoder(
+            self._embed_target(target),
+            self.wiring(outputs),
+            keep=masks.keep_tokens(target),
+            memory_keep=memory_keep,
+            **options,
+        )
 
     def _embed_target(self, target, offset=0):
         x = self.target_embedding(target)  # [B, T, D]

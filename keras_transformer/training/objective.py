@@ -1,0 +1,168 @@
+"""What a run minimises, as a Keras model around the Transformer."""
+
+import keras
+from keras import ops
+
+from keras_transformer import masks
+from keras_transformer.config import MethodsConfig
+from keras_transformer.text.tokenizer import BEGIN, END, UNKNOWN
+from keras_transformer.training.guidance import alignment_loss, diagonal_loss
+from keras_transformer.training.loss import token_weight
+from keras_transformer.training.projected_loss import (
+    projected_best,
+    projected_cross_entropy,
+    projected_divergence,
+)
+from keras_transformer.training.target_input import (
+    gold_probability,
+    mix_in_passes,
+    mix_in_sequence,
+)
+
+
+class Objective(keras.Model):
+    """A Transformer and what it is trained for; `fit` it, then use or save its `transformer`.
+
+    `transformer.fit` with a `LabelSmoothedCrossEntropy` minimises the same from whole logits. Here
+    the loss sees the decoder's outputs: it need not keep the logits, and the methods of
+    `MethodsConfig` find what they need.
+
+    Args:
+        transformer: the `Transformer` to train.
+        label_smoothing: the share of each label that is spread over the vocabulary.
+        methods: what else to do.
+
+    Call arguments:
+        inputs: a dict of `source` [B, S], `target` [B, T] and `labels` [B, T], and `alignments`,
+            bool [B, T, S], where the methods need them.
+
+    Returns:
+        A dict of scalars: the `loss`, and means over the batch's `tokens`.
+
+    Example:
+
+    >>> import keras, numpy as np
+    >>> from keras_transformer import ModelConfig, Objective, Transformer
+    >>> model = Transformer(ModelConfig.preset("tiny", vocabulary_size=100))
+    >>> objective = Objective(model, label_smoothing=0.1)
+    >>> objective.compile(keras.optimizers.Adam(1e-3))
+    >>> ids = np.random.default_rng(1).integers(4, 100, (8, 6))
+    >>> history = objective.fit({"source": ids, "target": ids, "labels": ids}, verbose=0)
+    >>> sorted(history.history)
+    ['accuracy', 'loss', 'perplexity']
+    """
+
+    def __init__(self, transformer, label_smoothing=0.0, methods=None, **kwargs):
+        super().__init__(**kwargs)
+        self.transformer = transformer
+        self.label_smoothing = label_smoothing
+        self.methods = methods or MethodsConfig()
+        self.seed_generator = keras.random.SeedGenerator()
+        self.batches = self.add_weight(name="batches", dtype="int32", trainable=False)
+        self.accuracy = keras.metrics.Mean("accuracy")
+        self.cross_entropy = keras.metrics.Mean("cross_entropy")
+        self.built = True  # as the Transformer is
+
+    def call(self, inputs, training=False):
+        source, target, labels = (inputs[name] for name in ("source", "target", "labels"))
+        methods = self.methods
+        if training:
+            self.batches.assign_add(1)
+            source = self._drop_words(source, methods.source_word_dropout)
+            target = self._drop_words(self._read(source, target), methods.target_word_dropout)
+        twice = training and methods.r_drop > 0
+        if twice:
+            source, target, labels = (ops.concatenate([x, x]) for x in (source, target, labels))
+        guided = training and methods.guided_attention > 0
+        if guided:
+            x, scores = self.transformer.decode(source, target, return_cross_scores=True)
+        else:
+            x = self.transformer.decode(source, target)  # [B, T, D]
+        results = self._results(x, labels)
+        if twice:
+            results["loss"] += methods.r_drop / 4 * self._divergence(x, labels)
+        if guided:
+            alignment = self.transformer.alignment(scores)
+            if methods.guidance == "diagonal":
+                loss = diagonal_loss(alignment, source, target, methods.guidance_width)
+            else:
+                given = inputs["alignments"]
+                loss = alignment_loss(alignment, ops.concatenate([given] * (1 + twice)))
+            results["loss"] += methods.guided_attention * loss
+        return results
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return y_pred["loss"]
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        for metric in (self.accuracy, self.cross_entropy):
+            metric.update_state(y_pred[metric.name], sample_weight=y_pred["tokens"])
+        return self.get_metrics_result()
+
+    def get_metrics_result(self):
+        results = super().get_metrics_result()
+        results["perplexity"] = ops.exp(results.pop("cross_entropy"))
+        return results
+
+    def _results(self, x, labels):
+        weight, tokens = _weight(labels)
+        loss, cross_entropy, accuracy = projected_cross_entropy(
+            _rows(x), self._table(x), _rows(labels), weight, self.label_smoothing
+        )
+        return {
+            "loss": loss, "cross_entropy": cross_entropy, "accuracy": accuracy, "tokens": tokens
+        }  # fmt: skip
+
+    def _divergence(self, x, labels):
+        """Of the two halves of a batch that was passed twice."""
+        labels = ops.split(labels, 2)[0]
+        weight, _ = _weight(labels)
+        return projected_divergence(*map(_rows, ops.split(x, 2)), self._table(x), weight)
+
+    def _table(self, x):
+        return ops.cast(self.transformer.output_table, x.dtype)
+
+    def _drop_words(self, ids, rate):
+        """Ids [B, T] of which a share is unknown; begin, end and padding stay."""
+        if not rate:
+            return ids
+        drawn = keras.random.uniform(ops.shape(ids), seed=self.seed_generator) < rate
+        word = (ids != masks.PADDING) & (ids != BEGIN) & (ids != END)
+        return ops.where(drawn & word, UNKNOWN, ids)
+
+    def _read(self, source, gold):
+        """What the decoder reads, of the gold target [B, T]: some of it, or its own predictions."""
+        methods, how = self.methods, self.methods.target_input
+        if how == "gold":
+            return gold
+        if how == "free_running":
+            return mix_in_sequence(self.transformer, source, gold, gold < 0)  # never
+        probability = gold_probability(
+            self.batches,
+            methods.sampling_decay,
+            methods.sampling_k,
+            methods.sampling_c,
+            methods.sampling_floor,
+        )
+        use_gold = keras.random.uniform(ops.shape(gold), seed=self.seed_generator) < probability
+        if how == "sequential":
+            return mix_in_sequence(self.transformer, source, gold, use_gold)
+
+        def predict(target):
+            x = self.transformer.decode(source, target)
+            return ops.reshape(projected_best(_rows(x), self._table(x)), ops.shape(target))
+
+        passes = methods.sampling_passes if how == "parallel" else 1
+        return mix_in_passes(predict, gold, use_gold, passes)
+
+
+def _weight(labels):
+    """What each place [P] counts in a mean over the tokens, and how many tokens there are."""
+    weight = _rows(token_weight(labels, None, "float32"))
+    tokens = ops.sum(weight)
+    return weight / ops.maximum(tokens, 1.0), tokens
+
+
+def _rows(x):
+    """[B, T, ...] -> [B T, ...]."""
+    return ops.reshape(x, (-1, *x.shape[2:]))
