@@ -28,7 +28,7 @@ def measure(side: str) -> tuple[float, float]:
     from keras_transformer.data.dates import write_dates
     from keras_transformer.text.tokenizer import Tokenizer
     from keras_transformer.training.memory import keep_freed_memory
-    from keras_transformer.training.run import compile_model
+    from keras_transformer.training.run import compile_objective
 
     if side == "keep_freed_memory":
         keep_freed_memory()
@@ -39,7 +39,7 @@ def measure(side: str) -> tuple[float, float]:
         lines = (line for file in files for line in read_lines(file))
         tokenizer = Tokenizer.learn(lines, config.tokenizer.vocabulary_size, split_digits=True)
         batches = Batches(files, tokenizer, config.data.tokens_per_batch, seed=1)
-        model = compile_model(config)
+        model = compile_objective(config)
         for epoch in range(2):
             began, in_kernel = time.perf_counter(), os.times().system
             model.fit(batches.epoch(epoch), verbose=0, shuffle=False)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import sys
 from itertools import count, islice
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from keras_transformer_server.__main__ import run as serve
 from keras_transformer_server.settings import add_flags
 
+from keras_transformer.config import BLEU_TOKENIZERS
 from keras_transformer.config_file import read_config
 from keras_transformer.data.corpus import decode_lines, read_lines, read_pairs
 from keras_transformer.demo import demo
@@ -18,6 +20,7 @@ from keras_transformer.exporting.ctranslate2 import export_ctranslate2
 from keras_transformer.exporting.exported import ExportedTranslator, is_exported
 from keras_transformer.exporting.saved_model import export
 from keras_transformer.generation.translate import Translator
+from keras_transformer.training.callbacks import Stopped
 from keras_transformer.training.checkpoint import write_atomically
 from keras_transformer.training.run import load_run, train
 from keras_transformer.version import VERSION
@@ -88,7 +91,7 @@ def _parser():
     command.add_argument(
         "--tokenize",
         default="13a",
-        choices=["13a", "none", "char", "intl", "zh"],
+        choices=BLEU_TOKENIZERS,
         help="how BLEU splits words; none for text that is split already (default: %(default)s)",
     )
     command.add_argument("--lowercase", action="store_true", help="BLEU ignores case")
@@ -128,8 +131,14 @@ def _demo(parsed):
 
 def _train(parsed):
     config = read_config(parsed.config, parsed.overrides)
-    train(config, parsed.run_dir, resume=parsed.resume)
+    try:
+        train(config, parsed.run_dir, resume=parsed.resume)
+    except Stopped:
+        words = ["train", parsed.config, *parsed.overrides, "--run-dir", parsed.run_dir, "--resume"]
+        print(f"stopped and saved; go on with: keras-transformer {shlex.join(words)}")
+        return 130
     print(f"done: keras-transformer translate {parsed.run_dir}")
+    return 0
 
 
 def _translate(parsed):

@@ -1,5 +1,7 @@
 """Pictures of what a model does."""
 
+import csv
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,3 +62,38 @@ def plot_cross_attention(
         target=tokenizer.pieces([*target_ids, END]),  # a row is labelled with what it writes
         titles=[f"decoder layer {height}, mean of heads" for height in range(1, len(maps) + 1)],
     )
+
+
+CURVES = {  # a panel each: what is drawn of a log, and its name
+    "loss": {"loss": "training", "val_loss": "validation"},
+    "accuracy of tokens": {"accuracy": "training", "val_accuracy": "validation"},
+    "BLEU": {"val_bleu": "validation"},
+}
+
+
+def plot_curves(log: str | Path, path: str | Path) -> None:
+    """Draws what a run's log.csv holds: loss, accuracy and, if it is there, BLEU by epoch."""
+    with open(log, newline="") as file:
+        rows = list(csv.DictReader(file))
+    columns = {name: [float(row[name]) for row in rows] for name in (rows[0] if rows else ())}
+    panels = {
+        title: [name for name in curves if not all(map(math.isnan, columns.get(name, [])))]
+        for title, curves in CURVES.items()
+    }
+    panels = {title: names for title, names in panels.items() if names}
+    figure = Figure(figsize=(4 * max(len(panels), 1), 3), layout="constrained", dpi=120)
+    for place, (title, names) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(1, len(panels), place)
+        for name in names:
+            points = [
+                (epoch + 1, value)
+                for epoch, value in zip(columns["epoch"], columns[name], strict=True)
+                if not math.isnan(value)
+            ]
+            axes.plot(*zip(*points, strict=True), marker=".", label=CURVES[title][name])
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("epoch", fontsize=9)
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    figure.savefig(path)

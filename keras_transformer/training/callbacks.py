@@ -1,47 +1,110 @@
 """What a run does beside the updates of `model.fit`."""
 
+import contextlib
+import signal
 from pathlib import Path
 
 import keras
 
+from keras_transformer.plots import plot_curves
 from keras_transformer.training.checkpoint import Checkpoints
 
 
+class Stopped(Exception):  # noqa: N818 - nothing is wrong
+    """A run was asked to stop, and can be gone on with."""
+
+
+@contextlib.contextmanager
+def asked_to_stop():
+    """Within it, Ctrl-C and SIGTERM ask to stop; a second Ctrl-C does not ask.
+
+    Yields a function that returns the number of the signal that came, or None.
+    """
+    came = []
+
+    def ask(number, frame):
+        came.append(number)
+        signal.signal(number, before[number])
+
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(ValueError):  # only the main thread may be asked
+            before[number] = signal.signal(number, ask)
+    try:
+        yield lambda: came[0] if came else None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class Checkpointing(keras.callbacks.Callback):
-    """Writes checkpoints while training, and begins from one.
+    """Writes checkpoints while training, and begins from the last one there is.
 
     Args:
         checkpoints: where they go.
-        every: updates between two; there is one after each epoch as well.
+        every: batches between two; there is one after each epoch as well.
         steps: batches in an epoch.
-        resume_from: the checkpoint to begin with.
+        stop: called after each batch; where it returns anything but None, a checkpoint is written
+            and `Stopped` is raised.
     """
 
     def __init__(
-        self, checkpoints: Checkpoints, every: int, steps: int, resume_from: Path | None = None
+        self,
+        checkpoints: Checkpoints,
+        every: int,
+        steps: int,
+        stop=lambda: None,
     ):
         super().__init__()
         self.checkpoints = checkpoints
         self.every = every
         self.steps = steps
-        self.resume_from = resume_from
+        self.stop = stop
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch, self.step = epoch, 0
-        if self.resume_from is not None:
+        if self.fresh and (last := self.checkpoints.last()):
             # Not earlier: `fit` makes the metrics' variables and clears them before this call.
-            self.checkpoints.restore(self.model, self.resume_from)
-            self.step = self.checkpoints.position(self.resume_from)["step"]
-            self.resume_from = None
+            self.checkpoints.restore(self.model, last)
+            self.step = self.checkpoints.position(last)["step"]
+            if self.step == 0:  # they are of the epoch before
+                self.model.reset_metrics()
+        self.fresh = False
+
+    def on_train_begin(self, logs=None):
+        self.fresh = True
 
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
-        # The last batch's checkpoint is the epoch's, written when validation is done.
-        if self.step % self.every == 0 and self.step < self.steps:
+        if self.step == self.steps:
+            return  # the last batch's checkpoint is the epoch's, written when validation is done
+        stopping = self.stop() is not None
+        if stopping or self.step % self.every == 0:
             self._save(self.epoch, self.step)
+        if stopping:
+            raise Stopped
 
     def on_epoch_end(self, epoch, logs=None):
         self._save(epoch + 1, 0)
+        if self.stop() is not None and epoch + 1 < self.params["epochs"]:
+            raise Stopped
 
     def _save(self, epoch, step):
         self.checkpoints.save(self.model, epoch=epoch, step=step, steps=self.steps)
+
+
+class Curves(keras.callbacks.Callback):
+    """Draws the curves of a log after each epoch.
+
+    Args:
+        log: the CSV file.
+        path: where the picture goes.
+    """
+
+    def __init__(self, log: Path, path: Path):
+        super().__init__()
+        self.log = log
+        self.path = path
+
+    def on_epoch_end(self, epoch, logs=None):
+        plot_curves(self.log, self.path)

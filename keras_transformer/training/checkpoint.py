@@ -4,11 +4,12 @@ import json
 import os
 from pathlib import Path
 
-import keras
 import numpy as np
 from keras import ops
 
 from keras_transformer.errors import InputError
+from keras_transformer.models.transformer import Transformer
+from keras_transformer.training.objective import Objective
 
 
 def write_atomically(path: str | Path, write) -> None:
@@ -48,37 +49,65 @@ class Checkpoints:
         """The newest checkpoint."""
         return next(reversed(self.paths()), None)
 
-    def save(self, model: keras.Model, **position: int) -> None:
-        """Writes a checkpoint of a compiled model, with its position in the data."""
-        arrays = {
-            f"{number:05d}": ops.convert_to_numpy(variable)
-            for number, variable in enumerate(_variables(model))
-        }
+    def save(self, objective: Objective, **position: int) -> None:
+        """Writes a checkpoint of a compiled objective, with its position in the data."""
+        arrays = _arrays(_variables(objective))
         arrays["position"] = np.array(json.dumps(position))
         self.directory.mkdir(exist_ok=True)
-        updates = int(ops.convert_to_numpy(model.optimizer.iterations))
+        updates = int(ops.convert_to_numpy(objective.optimizer.iterations))
         path = self.directory / f"step-{updates:08d}.npz"
         write_atomically(path, lambda part: np.savez(part, **arrays))
         for old in self.paths()[: -self.keep]:
             old.unlink()
+
+    def save_best(self, model: Transformer) -> None:
+        """Writes the weights that were the best so far, in place of those before."""
+        self.directory.mkdir(exist_ok=True)
+        arrays = _arrays(model.variables)
+        write_atomically(self.best, lambda part: np.savez(part, **arrays))
+
+    @property
+    def best(self) -> Path:
+        """Where the best weights are."""
+        return self.directory / "best.npz"
+
+    def average(self, model: Transformer, count: int) -> list[Path]:
+        """Sets the weights to the mean of the last `count` checkpoints; returns those."""
+        paths = self.paths()[-count:]
+        sums = None
+        for path in paths:
+            self.restore_weights(model, path)
+            weights = [np.array(weight, "float64") for weight in model.get_weights()]
+            sums = weights if sums is None else list(map(np.add, sums, weights))
+        model.set_weights([each / len(paths) for each in sums])
+        return paths
 
     def position(self, path: Path) -> dict[str, int]:
         """The position in the data that a checkpoint was saved with."""
         with np.load(path) as arrays:
             return json.loads(str(arrays["position"]))
 
-    def restore(self, model: keras.Model, path: Path) -> None:
-        """Sets a compiled model, its optimizer and its metrics to what a checkpoint holds."""
-        _assign(_variables(model), path)
+    def restore(self, objective: Objective, path: Path) -> None:
+        """Sets a compiled objective, with all that belongs to it, to what a checkpoint holds."""
+        _assign(_variables(objective), path)
 
-    def restore_weights(self, model: keras.Model, path: Path) -> None:
-        """Sets the weights alone."""
+    def restore_weights(self, model: Transformer, path: Path) -> None:
+        """Sets the Transformer alone."""
         _assign(model.variables, path)
 
 
-def _variables(model):
-    """All state, the model's own first."""
-    return [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+def _variables(objective):
+    """All state of a compiled objective, that of its Transformer first."""
+    first = objective.transformer.variables
+    known = set(map(id, first))
+    own = [variable for variable in objective.variables if id(variable) not in known]
+    return [*first, *own, *objective.optimizer.variables, *objective.metrics_variables]
+
+
+def _arrays(variables):
+    return {
+        f"{number:05d}": ops.convert_to_numpy(variable) for number, variable in enumerate(variables)
+    }
 
 
 def _assign(variables, path):

@@ -3,7 +3,8 @@
 RUN/config.toml       what the run was asked to do
 RUN/tokenizer.model   the vocabulary, a sentencepiece model
 RUN/checkpoints/      what a killed run goes on from
-RUN/log.csv           losses and metrics, a line an epoch
+RUN/log.csv           losses, metrics and BLEU, a line an epoch
+RUN/curves.png        the same as a picture
 RUN/tensorboard/      the same for TensorBoard
 RUN/model.keras       the trained model, for keras.saving.load_model
 """
@@ -11,11 +12,10 @@ RUN/model.keras       the trained model, for keras.saving.load_model
 import csv
 import dataclasses
 import os
-import sys
+from itertools import islice
 from pathlib import Path
 
 import keras
-from keras import ops
 
 from keras_transformer.config import RunConfig
 from keras_transformer.config_file import read_config, to_tables, write_config
@@ -24,15 +24,24 @@ from keras_transformer.data.corpus import read_pairs
 from keras_transformer.errors import InputError
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.training.callbacks import Checkpointing
+from keras_transformer.training.callbacks import Checkpointing, Curves, asked_to_stop
 from keras_transformer.training.checkpoint import Checkpoints, write_atomically
 from keras_transformer.training.loss import LabelSmoothedCrossEntropy
 from keras_transformer.training.memory import keep_freed_memory
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy
+from keras_transformer.training.objective import Objective
+from keras_transformer.training.progress import Progress
 from keras_transformer.training.schedule import WarmupSchedule
+from keras_transformer.training.validation import Validation, is_stale, read_bleus
 
 # What may differ between a run and its resumption: nothing that the updates depend on.
-RESUMABLE = ("training.epochs", "training.checkpoint_steps", "training.keep_checkpoints")
+RESUMABLE = {
+    f"training.{key}"
+    for key in (
+        "epochs", "checkpoint_steps", "keep_checkpoints", "average_checkpoints", "bleu_epochs",
+        "bleu_pairs", "patience", "sample_lines",
+    )
+}  # fmt: skip
 
 
 def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=print) -> Transformer:
@@ -55,8 +64,9 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
     tokenizer = _tokenizer(config, run_dir, say)
     batches, validation = _batches(config, tokenizer, say)
     config = _with_vocabulary(config, tokenizer)
-    model = compile_model(config)
-    checkpoints = Checkpoints(run_dir / "checkpoints", config.training.keep_checkpoints)
+    objective = compile_objective(config)
+    model = objective.transformer
+    checkpoints = Checkpoints(run_dir / "checkpoints", _keep(config.training))
     last = checkpoints.last()
     epoch, step = _position(checkpoints, last, batches)
 
@@ -65,47 +75,94 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
     write_atomically(run_dir / "config.toml", lambda path: write_config(config, path))
     write_atomically(run_dir / "tokenizer.model", tokenizer.save)
     say(f"model: {model.count_params():,} weights; run directory: {run_dir}")
-    if epoch >= config.training.epochs:
+    bleus = read_bleus(run_dir / "log.csv", epoch)
+    if epoch >= config.training.epochs or is_stale(bleus, config.training.patience):
         say("all epochs are done already")
-        checkpoints.restore(model, last)
     else:
         if last:
             say(f"going on from epoch {epoch + 1}, batch {step + 1} of {batches.steps}")
         # From now on it is not what the run has learned.
         (run_dir / "model.keras").unlink(missing_ok=True)
         _forget_epochs(run_dir / "log.csv", first=epoch)
-        callbacks = [
+        beside = [Progress(config.training.epochs, batches.steps, batches.tokens, say)]
+        if validation and config.training.bleu_epochs:
+            pairs = list(
+                islice(read_pairs(config.data.files("validation")), config.training.bleu_pairs)
+            )
+            # First, because it adds to what the others log.
+            beside.insert(0, Validation(pairs, tokenizer, config.training, checkpoints, bleus, say))
+        if config.training.final_weights == "ema":
+            beside.append(keras.callbacks.SwapEMAWeights())  # while validating
+        beside += [
             keras.callbacks.CSVLogger(run_dir / "log.csv", append=True),
+            Curves(run_dir / "log.csv", run_dir / "curves.png"),
             keras.callbacks.TensorBoard(run_dir / "tensorboard", write_graph=False),
-            # Last, so that a checkpoint of an epoch finds the epoch's line written.
-            Checkpointing(checkpoints, config.training.checkpoint_steps, batches.steps, last),
         ]
-        _fit(model, batches, validation, callbacks, epoch, step, config.training.epochs)
+        with asked_to_stop() as stop:
+            # Last, so that a checkpoint of an epoch finds the epoch's line written.
+            checkpointing = Checkpointing(
+                checkpoints, config.training.checkpoint_steps, batches.steps, stop
+            )
+            _fit(objective, batches, validation, [*beside, checkpointing], epoch, step, config)
+    _finish(objective, checkpoints, config, say)
     write_atomically(run_dir / "model.keras", model.save)
     return model
 
 
-def _fit(model, batches, validation, callbacks, epoch, step, epochs):
-    """Trains from batch `step` of `epoch` on, until `epochs` are done."""
+def _keep(training):
+    """How many checkpoints are needed."""
+    averaged = training.average_checkpoints if training.final_weights == "average" else 1
+    return max(training.keep_checkpoints, averaged)
+
+
+def _fit(objective, batches, validation, callbacks, epoch, step, config):
+    """Trains from batch `step` of `epoch` on, until all epochs are done."""
+    epochs = config.training.epochs
     parts = [(epoch, 0, epochs)]
     if step:  # the rest of a broken-off epoch has fewer batches than the epochs after it
         parts = [(epoch, step, epoch + 1), (epoch + 1, 0, epochs)]
     for first, step, until in parts:
         if first < until:
-            model.fit(
-                batches.stream(first, step),
+            objective.fit(
+                _with_labels(batches.stream(first, step)),
                 steps_per_epoch=batches.steps - step,
                 initial_epoch=first,
                 epochs=until,
-                validation_data=validation and validation.epoch(),
+                validation_data=validation and _with_labels(validation.epoch()),
                 callbacks=callbacks,
                 shuffle=False,  # the batches are shuffled already
-                verbose=1 if sys.stdout.isatty() else 2,
+                verbose=0,
             )
 
 
-def compile_model(config: RunConfig) -> Transformer:
-    """The model of a run, compiled for `fit`."""
+def _finish(objective, checkpoints, config, say):
+    """Gives the model the weights that the config asks for."""
+    model, training = objective.transformer, config.training
+    # Whatever `fit` has left in their place.
+    checkpoints.restore(objective, checkpoints.last())
+    if training.final_weights == "ema":
+        objective.optimizer.finalize_variable_values(model.trainable_variables)
+    elif training.final_weights == "best":
+        say("the model: the weights with the best BLEU")
+        checkpoints.restore_weights(model, checkpoints.best)
+    elif training.final_weights == "average":
+        paths = checkpoints.average(model, training.average_checkpoints)
+        say(f"the model: the average of {len(paths)} checkpoints, {paths[0].stem} to the last")
+    # So that whoever loads the model can go on with `fit`.
+    model.compile(
+        objective.optimizer,
+        LabelSmoothedCrossEntropy(training.label_smoothing),
+        [TokenAccuracy(), Perplexity()],
+    )
+
+
+def _with_labels(batches):
+    """The labels among the inputs, where an `Objective` looks for them."""
+    return batches.map(lambda inputs, labels: {**inputs, "labels": labels})
+
+
+def compile_objective(config: RunConfig) -> Objective:
+    """The model of a run in its objective, compiled for `fit`."""
     training = config.training
     try:
         model = Transformer(config.model, dtype=training.precision)
@@ -116,26 +173,22 @@ def compile_model(config: RunConfig) -> Transformer:
         schedule = WarmupSchedule.of_paper(config.model.d_model, training.warmup_steps)
     else:
         schedule = WarmupSchedule(training.peak_learning_rate, training.warmup_steps)
+    several = training.accumulate_batches > 1
     optimizer = keras.optimizers.Adam(
         schedule,
         beta_1=training.beta_1,
         beta_2=training.beta_2,
         epsilon=training.epsilon,
         global_clipnorm=training.clip_norm or None,
+        gradient_accumulation_steps=training.accumulate_batches if several else None,
+        use_ema=training.final_weights == "ema",
+        ema_momentum=training.ema_momentum,
     )
-    model.compile(
-        optimizer=optimizer,
-        loss=LabelSmoothedCrossEntropy(training.label_smoothing),
-        metrics=[TokenAccuracy(), Perplexity()],
-        jit_compile=training.jit_compile,
-    )
-    # The variables of optimizer and metrics, which the first update would make: a checkpoint fills
-    # them before that.
+    objective = Objective(model, training.label_smoothing, config.methods)
+    objective.compile(optimizer, jit_compile=training.jit_compile)
+    # Its variables, which the first update would make: a checkpoint fills them before that.
     optimizer.build(model.trainable_variables)
-    labels, logits = ops.ones((1, 1), "int32"), ops.zeros((1, 1, config.model.vocabulary_size))
-    model.compute_metrics(x=None, y=labels, y_pred=logits)
-    model.reset_metrics()
-    return model
+    return objective
 
 
 def load_run(run_dir: str | Path) -> tuple[Transformer, Tokenizer]:

@@ -20,12 +20,12 @@ from keras_transformer.training.checkpoint import Checkpoints, write_atomically
 from keras_transformer.training.memory import keep_freed_memory
 
 EPOCHS = 3
-STEPS = 12  # batches in an epoch
+STEPS = 13  # batches in an epoch
 
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
-    """A run of a few seconds: a small model, 12 batches an epoch, a checkpoint after every 2."""
+    """A run of a few seconds: a small model, 13 batches an epoch, a checkpoint after every 2."""
     data = tmp_path_factory.mktemp("data")
     write_dates(data, {"train": 300, "validation": 40})
     return {
@@ -57,13 +57,14 @@ def read_log(run_dir):
 def test_a_run_leaves_all_that_is_needed_of_it(unbroken):
     names = {path.name for path in unbroken.iterdir()}
     assert names == {
-        "config.toml", "tokenizer.model", "checkpoints", "log.csv", "tensorboard", "model.keras",
+        "config.toml", "tokenizer.model", "checkpoints", "log.csv", "curves.png", "tensorboard",
+        "model.keras",
     }  # fmt: skip
     log = read_log(unbroken)
     assert [row["epoch"] for row in log] == [0, 1, 2]
     assert log[2]["loss"] < log[0]["loss"]
-    assert {"accuracy", "perplexity", "val_loss", "val_accuracy", "val_perplexity"} <= log[0].keys()
-    assert len(list((unbroken / "checkpoints").iterdir())) == 3  # training.keep_checkpoints
+    assert {"accuracy", "perplexity", "val_loss", "val_accuracy", "val_bleu"} <= log[0].keys()
+    assert len(list((unbroken / "checkpoints").glob("step-*"))) == 3  # training.keep_checkpoints
     assert any((unbroken / "tensorboard").rglob("events.*"))
 
 
@@ -89,11 +90,13 @@ def test_a_run_that_has_not_finished_can_be_used(unbroken, tmp_path):
     assert tokenizer.encode(["1 May"])
 
 
-@pytest.mark.parametrize("killed_at", ["step-00000004", "step-00000018", "step-00000026"])
+@pytest.mark.parametrize(
+    "killed_at", ["step-00000004", "step-00000019", "step-00000026", "step-00000032"]
+)
 def test_a_killed_run_ends_with_the_losses_of_an_unbroken_one(
     tables, unbroken, tmp_path, killed_at
 ):
-    """Killed within its first, its second and its last epoch."""
+    """Killed within its first, its second and its last epoch, and between the last two."""
     (tmp_path / "config.toml").write_text(tomli_w.dumps(tables), "utf-8")
     command = [
         sys.executable, "-m", "keras_transformer", "train", str(tmp_path / "config.toml"),

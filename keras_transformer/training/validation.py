@@ -1,0 +1,95 @@
+"""The validation data translated while training: BLEU, samples, the best epoch, when to stop."""
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import keras
+
+from keras_transformer.config import DecodingConfig, TrainingConfig
+from keras_transformer.evaluation import score
+from keras_transformer.generation.translate import Translator
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.training.checkpoint import Checkpoints
+
+
+class Validation(keras.callbacks.Callback):
+    """Translates the validation data and scores it, after each epoch or some of them.
+
+    By greedy search, which takes seconds where beam search would take a minute. The score stands as
+    `val_bleu` in the logs of the callbacks that follow; of epochs without one it is NaN.
+
+    Args:
+        pairs: sources and references.
+        tokenizer: the model's.
+        training: how often, and what depends on it.
+        checkpoints: where the best weights go.
+        bleus: the scores of the epochs before, of a run that is gone on with.
+        say: called with lines for people.
+    """
+
+    def __init__(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        tokenizer: Tokenizer,
+        training: TrainingConfig,
+        checkpoints: Checkpoints,
+        bleus: Sequence[float] = (),
+        say=print,
+    ):
+        super().__init__()
+        self.sources, self.references = map(list, zip(*pairs, strict=True))
+        self.tokenizer = tokenizer
+        self.training = training
+        self.checkpoints = checkpoints
+        self.bleus = list(bleus)
+        self.say = say
+        self.translator = None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.bleu = math.nan
+        self.due = (epoch + 1) % self.training.bleu_epochs == 0
+
+    def on_test_end(self, logs=None):
+        # Not when the epoch ends: a moving average of the weights is in their place only now.
+        if not self.due:
+            return
+        if self.translator is None:
+            greedy = DecodingConfig(beams=1)
+            self.translator = Translator(self.model.transformer, self.tokenizer, greedy)
+        translations = self.translator(self.sources)
+        self.bleu = score(translations, self.references, self.training.bleu_tokenize).bleu
+        if not self.bleu <= best_of(self.bleus):
+            self.checkpoints.save_best(self.model.transformer)
+        lines = zip(self.sources, translations, self.references, strict=True)
+        for source, translation, reference in list(lines)[: self.training.sample_lines]:
+            self.say(f"  source: {source}\n  model:  {translation}\n  people: {reference}")
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs["val_bleu"] = self.bleu
+        self.bleus.append(self.bleu)
+        if is_stale(self.bleus, self.training.patience):
+            self.say(f"no better BLEU in {self.training.patience} epochs: training stops")
+            self.model.stop_training = True
+
+
+def best_of(bleus: Sequence[float]) -> float:
+    """The best score there is; minus infinity where there is none."""
+    return max((bleu for bleu in bleus if not math.isnan(bleu)), default=-math.inf)
+
+
+def is_stale(bleus: Sequence[float], patience: int) -> bool:
+    """Whether the last `patience` epochs had no better score than those before; 0 for never."""
+    if not patience or len(bleus) <= patience:
+        return False
+    return best_of(bleus[-patience:]) <= best_of(bleus[:-patience])
+
+
+def read_bleus(log: Path, epochs: int) -> list[float]:
+    """The scores of the first epochs, from a log."""
+    if not log.exists():
+        return []
+    with open(log, newline="") as file:
+        rows = [row for row in csv.DictReader(file) if int(row["epoch"]) < epochs]
+    return [float(row.get("val_bleu", "nan")) for row in rows]
