@@ -1,4 +1,4 @@
-"""The command line: demo | train | translate | evaluate | export | serve."""
+"""The command line: demo | train | translate | evaluate | export | distill | serve."""
 
 import argparse
 import os
@@ -22,6 +22,7 @@ from keras_transformer.exporting.saved_model import export
 from keras_transformer.generation.translate import Translator
 from keras_transformer.training.callbacks import Stopped
 from keras_transformer.training.checkpoint import write_atomically
+from keras_transformer.training.distillation import distill
 from keras_transformer.training.run import load_run, train
 from keras_transformer.version import VERSION
 
@@ -108,6 +109,19 @@ def _parser():
     command.add_argument("--dtype", default="float32", help="default: %(default)s")
     command.set_defaults(run=_export)
 
+    command = commands.add_parser(
+        "distill", help="let a model translate training data, for a smaller one to learn from"
+    )
+    _add_models(command, "a run, or an exported model: the teacher")
+    command.add_argument(
+        "--source", help="lines to translate; by default the source of the run's training data"
+    )
+    command.add_argument(
+        "--output", required=True, metavar="FILE.tsv",
+        help="where the pairs go; the student's data.train. Goes on with a file that is there",
+    )  # fmt: skip
+    command.set_defaults(run=_distill)
+
     command = commands.add_parser("serve", help="answer over gRPC and REST, as TensorFlow Serving")
     add_flags(command)
     command.set_defaults(run=serve)
@@ -175,6 +189,19 @@ def _evaluate(parsed):
         text = "".join(f"{line}\n" for line in translations)
         write_atomically(parsed.output, lambda path: path.write_text(text, "utf-8"))
     print(score(translations, references, parsed.tokenize, parsed.lowercase))
+
+
+def _distill(parsed):
+    teacher = Path(parsed.run_dir)
+    if parsed.source:
+        sources = read_lines(parsed.source)
+    elif is_exported(teacher):
+        raise InputError(f"{teacher}: an exported model has no training data: give --source.")
+    else:
+        files = read_config(teacher / "config.toml").data.files("train")
+        sources = (source for source, _ in read_pairs(files))
+    pairs = distill(_translator(parsed), sources, parsed.output)
+    print(f"done: {pairs:,} pairs; keras-transformer train CONFIG.toml data.train={parsed.output}")
 
 
 def _export(parsed):

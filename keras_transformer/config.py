@@ -12,7 +12,7 @@ from keras_transformer.layers.residual import NORMS
 from keras_transformer.layers.wiring import WIRINGS
 
 POSITIONS = ("sinusoidal", "learned", "rotary")
-TOKENIZERS = ("bpe", "unigram", "char")
+TOKENIZERS = ("bpe", "unigram", "char", "word")
 PRECISIONS = ("float32", "mixed_bfloat16")
 BLEU_TOKENIZERS = ("13a", "none", "char", "intl", "zh")
 FINAL_WEIGHTS = ("last", "average", "ema", "best")
@@ -55,6 +55,8 @@ class ModelConfig:
         attention_dropout: on attention weights.
         feed_forward_dropout: inside the feed-forward networks.
         tie_output: whether the target's embedding table is the output projection.
+        copy_words: above 0, the model can copy tokens of the source (a pointer-generator), and so
+            many words of it that the vocabulary does not know; see `Pointer`.
 
     Example:
 
@@ -83,6 +85,7 @@ class ModelConfig:
     attention_dropout: float = 0.0
     feed_forward_dropout: float = 0.0
     tie_output: bool = True
+    copy_words: int = 0
 
     def __post_init__(self):
         for name in ("vocabulary_size", "d_model", "d_ff", "num_heads", "max_length"):
@@ -91,6 +94,11 @@ class ModelConfig:
             _check(self, name, "at least 1", lambda value: value >= 1)
         for name in ("dropout", "attention_dropout", "feed_forward_dropout"):
             _check(self, name, "at least 0 and below 1", lambda value: 0 <= value < 1)
+        _check(self, "copy_words", "at least 0", lambda value: value >= 0)
+        if self.copy_words and self.target_vocabulary_size is not None:
+            raise FieldError(
+                self, "copy_words", ": copying needs one vocabulary for source and target."
+            )
         _check_choice(self, "cross_attention", WIRINGS)
         _check_choice(self, "positions", POSITIONS)
         _check_choice(self, "norm", NORMS)
@@ -118,7 +126,7 @@ class TokenizerConfig:
     """How the joint subword vocabulary of source and target is learned.
 
     Args:
-        kind: "bpe", "unigram" or "char".
+        kind: "bpe", "unigram", "char" or "word".
         vocabulary_size: how many pieces to learn, the four special ones among them.
         split_digits: whether every digit is a piece of its own.
         normalization: sentencepiece's rule: "nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf" (the last
@@ -144,6 +152,8 @@ class DataConfig:
     Args:
         train_source, train_target: two files, line N of one translating line N of the other.
         train: or one file, source and target separated by a tab.
+        train_alignments: a file with the word alignments of the pairs, for guided attention: lines
+            such as "0-0 1-2", source word and target word, counted from 0, words between spaces.
         validation_source, validation_target, validation: likewise; may be left out.
         tokens_per_batch: a batch holds this many places a side, padding included.
         max_tokens: longer sentences, on either side, are left out of training.
@@ -153,6 +163,7 @@ class DataConfig:
     train_source: str | None = None
     train_target: str | None = None
     train: str | None = None
+    train_alignments: str | None = None
     validation_source: str | None = None
     validation_target: str | None = None
     validation: str | None = None
@@ -397,6 +408,22 @@ class RunConfig:
                 f" is {self.data.max_tokens}, more than model.max_length="
                 f"{self.model.max_length}: the model could not read such a sentence.",
             )
+        if self.model.copy_words and self.methods.subword_regularization:
+            raise FieldError(
+                self.methods,
+                "subword_regularization",
+                f" is {self.methods.subword_regularization}, but model.copy_words needs the same "
+                "pieces on both sides: set one of them to 0.",
+            )
+        if self.guided_by_alignments and self.data.train_alignments is None:
+            raise FieldError(
+                self.methods, "guidance", " is 'alignments': give data.train_alignments."
+            )
+
+    @property
+    def guided_by_alignments(self) -> bool:
+        """Whether training reads alignments."""
+        return self.methods.guided_attention > 0 and self.methods.guidance == "alignments"
 
 
 class FieldError(InputError):

@@ -1,6 +1,5 @@
 """Pictures of what a model does."""
 
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,17 +70,20 @@ CURVES = {  # a panel each: what is drawn of a log, and its name
 }
 
 
-def plot_curves(log: str | Path, path: str | Path) -> None:
-    """Draws what a run's log.csv holds: loss, accuracy and, if it is there, BLEU by epoch."""
-    with open(log, newline="") as file:
-        rows = list(csv.DictReader(file))
-    columns = {name: [float(row[name]) for row in rows] for name in (rows[0] if rows else ())}
+def plot_curves(path: str | Path, epochs: Sequence[dict[str, float]]) -> None:
+    """Draws loss, accuracy and, if it is there, BLEU by epoch.
+
+    Args:
+        path: where the picture goes; its ending says which format.
+        epochs: what was measured in each, as the run's log has it; NaN for nothing.
+    """
+    columns = {name: [epoch[name] for epoch in epochs] for name in epochs[0]}
     panels = {
         title: [name for name in curves if not all(map(math.isnan, columns.get(name, [])))]
         for title, curves in CURVES.items()
     }
     panels = {title: names for title, names in panels.items() if names}
-    figure = Figure(figsize=(4 * max(len(panels), 1), 3), layout="constrained", dpi=120)
+    figure = Figure(figsize=(4 * len(panels), 3), layout="constrained", dpi=120)
     for place, (title, names) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(1, len(panels), place)
         for name in names:

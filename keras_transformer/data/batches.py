@@ -1,16 +1,18 @@
 """Sentence pairs as padded batches of ids: bucketed by length, shuffled by a seed, streamed."""
 
 from collections import Counter
-from collections.abc import Iterator
 from itertools import islice
 
 import tensorflow as tf
 
-from keras_transformer.data.corpus import read_pairs
+from keras_transformer import masks
+from keras_transformer.data.corpus import check_alignments, read_pairs
 from keras_transformer.errors import InputError
-from keras_transformer.text.tokenizer import BEGIN, END, Tokenizer
+from keras_transformer.text.tokenizer import BEGIN, END, UNKNOWN, Tokenizer
+from keras_transformer.text.unknown import UnknownWords
 
-CHUNK = 1000  # pairs read and handed to TensorFlow at a time
+CHUNK = 1000  # pairs that are turned into ids at a time
+NEVER = 1 << 40  # longer than any sentence
 
 
 def bucket_lengths(longest: int) -> list[int]:
@@ -46,6 +48,12 @@ class Batches:
         max_tokens: pairs with a longer side are left out.
         seed: decides the order of an epoch; None leaves the pairs in the order of the file.
         shuffle_pairs: how many pairs the shuffling has in view at once.
+        copy_words: how many words of a source that the vocabulary does not know have ids of their
+            own; see `UnknownWords`.
+        regularization: above 0, each epoch splits sentences into other pieces; see
+            `Tokenizer.tokenize`. A pair stays where its usual pieces put it.
+        alignments: a file of word alignments, "0-0 1-2" for a pair. The inputs then have
+            `alignments`, bool [B, T, S]: which source token the token of a label goes with.
 
     Attributes:
         steps: batches in a whole epoch.
@@ -62,6 +70,9 @@ class Batches:
         max_tokens: int = 128,
         seed: int | None = None,
         shuffle_pairs: int = 200_000,
+        copy_words: int = 0,
+        regularization: float = 0.0,
+        alignments: str | None = None,
     ):
         self._files = files
         self._tokenizer = tokenizer
@@ -69,6 +80,9 @@ class Batches:
         self._shuffle_pairs = shuffle_pairs
         self._lengths = bucket_lengths(max_tokens)
         self._batch_sizes = [max(1, tokens_per_batch // length) for length in self._lengths]
+        self._unknown = UnknownWords(tokenizer, copy_words)
+        self._regularization = regularization
+        self._alignments = alignments
         self._measure()
 
     def stream(self, epoch: int = 0, step: int = 0) -> tf.data.Dataset:
@@ -79,8 +93,12 @@ class Batches:
     def _measure(self):
         """Counts what an epoch has; that also reads the whole corpus once and finds its faults."""
         buckets, self.too_long, self.empty, self.tokens = Counter(), 0, 0, 0
-        for source, target in self._chunks():
-            source_ids, target_ids = map(self._tokenizer.encode, (source, target))
+        pairs = read_pairs(self._files)
+        while chunk := list(islice(pairs, CHUNK)):
+            sources, targets = zip(*chunk, strict=True)
+            words = self._unknown.find(sources)
+            source_ids = self._unknown.encode(sources, words)
+            target_ids = self._unknown.encode(targets, words)
             lengths = zip(map(len, source_ids), map(len, target_ids), strict=True)
             for source_length, target_length in lengths:
                 longest = max(source_length, target_length) + 1  # with the end id
@@ -98,55 +116,26 @@ class Batches:
                 f"{' and '.join(self._files)}: no pair is left: {self.empty} have an empty side, "
                 f"{self.too_long} are longer than data.max_tokens={self._lengths[-1]} tokens."
             )
-
-    def _chunks(self) -> Iterator[tuple[list[str], list[str]]]:
-        pairs = read_pairs(self._files)
-        while chunk := list(islice(pairs, CHUNK)):
-            sources, targets = zip(*chunk, strict=True)
-            yield list(sources), list(targets)
-
-    def _pairs(self) -> tf.data.Dataset:
-        """The pairs of the files, which `_measure` has found to be in order."""
-        # Not Dataset.from_generator: TensorFlow 2.21 then has glibc give all freed memory back to
-        # the system on Python 3.11 (GeneratorDatasetOp), see training/memory.py.
-        lines = [
-            tf.data.TextLineDataset(file, "GZIP" if file.endswith(".gz") else "")
-            for file in self._files
-        ]
-        if len(lines) == 2:
-            return tf.data.Dataset.zip(*lines)
-
-        def split(line):
-            fields = tf.strings.split(line, "\t")
-            return fields[0], fields[1]
-
-        return lines[0].map(split, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        if self._alignments is not None:
+            check_alignments(self._alignments, self._files)
 
     def epoch(self, epoch: int | tf.Tensor = 0) -> tf.data.Dataset:
         """The batches of one epoch."""
-        pairs = self._pairs()
+        pairs = self._read()
         if self._seed is not None:
             # The epochs of different seeds are far apart, so that no two runs share an order.
             pairs = pairs.shuffle(self._shuffle_pairs, seed=self._seed * 1_000_003 + epoch)
         lengths = tf.constant(self._lengths, tf.int64)
         batch_sizes = tf.constant(self._batch_sizes, tf.int64)
 
-        def bucket(source, target):
-            longest = tf.cast(tf.maximum(tf.size(source), tf.size(target)), tf.int64) + 1
-            return tf.searchsorted(lengths, longest[None], out_type=tf.int64)[0]
-
-        def fits(source, target):
-            return (
-                (tf.size(source) > 0)
-                & (tf.size(target) > 0)
-                & (bucket(source, target) < len(self._lengths))
-            )
+        def bucket(pair):
+            return tf.searchsorted(lengths, pair["longest"][None], out_type=tf.int64)[0]
 
         return (
             pairs.batch(CHUNK)
             .map(self._encode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
             .unbatch()
-            .filter(fits)
+            .filter(lambda pair: pair["longest"] <= lengths[-1])
             .group_by_window(
                 key_func=bucket,
                 reduce_func=lambda key, window: window.ragged_batch(batch_sizes[key]),
@@ -156,16 +145,70 @@ class Batches:
             .apply(tf.data.experimental.assert_cardinality(self.steps))
         )
 
-    def _encode(self, source, target):
-        return self._tokenizer.tokenize(source), self._tokenizer.tokenize(target)
+    def _read(self) -> tf.data.Dataset:
+        """The lines of the files, which `_measure` has found to be in order."""
+        # Not Dataset.from_generator: TensorFlow 2.21 then has glibc give all freed memory back to
+        # the system on Python 3.11 (GeneratorDatasetOp), see training/memory.py.
+        names = ("pair",) if len(self._files) == 1 else ("source", "target")
+        files = dict(zip(names, self._files, strict=True))
+        if self._alignments is not None:
+            files["alignment"] = self._alignments
+        return tf.data.Dataset.zip(
+            {
+                name: tf.data.TextLineDataset(file, "GZIP" if file.endswith(".gz") else "")
+                for name, file in files.items()
+            }
+        )
 
-    def _pad(self, source, target):
-        begin = tf.fill([target.nrows(), 1], BEGIN)
-        end = tf.fill([target.nrows(), 1], END)
-        source = self._to_bucket(tf.concat([source, end], axis=1))
-        labels = self._to_bucket(tf.concat([target, end], axis=1))
-        target = self._to_bucket(tf.concat([begin, target], axis=1))
-        return {"source": source, "target": target}, labels
+    def _encode(self, lines):
+        """The ids of a chunk of pairs, and how long each is; of no use if a side is empty."""
+        if "pair" in lines:
+            fields = tf.strings.split(lines.pop("pair"), "\t").to_tensor(shape=[None, 2])
+            lines |= {"source": fields[:, 0], "target": fields[:, 1]}
+        words = self._unknown.find_in_graph(lines["source"])
+        pair = {side: self._unknown.tokenize(lines[side], words) for side in ("source", "target")}
+        source, target = (pair[side].row_lengths() for side in ("source", "target"))
+        longest = tf.where((source > 0) & (target > 0), tf.maximum(source, target) + 1, NEVER)
+        if self._regularization:
+            pair = {side: self._draw(lines[side], usual) for side, usual in pair.items()}
+        if "alignment" in lines:
+            pair["alignment"] = tf.strings.split(lines["alignment"])
+        return pair | {"longest": longest}
+
+    def _draw(self, lines, usual):
+        """The ids of other pieces of the lines, unless those are too many."""
+        drawn = self._tokenizer.tokenize(lines, self._regularization)
+        fits = drawn.row_lengths() < self._lengths[-1]
+        return tf.where(fits[:, None], drawn, usual)
+
+    def _pad(self, pair):
+        begin = tf.fill([pair["target"].nrows(), 1], BEGIN)
+        end = tf.fill([pair["target"].nrows(), 1], END)
+        source = self._to_bucket(tf.concat([pair["source"], end], axis=1))
+        labels = self._to_bucket(tf.concat([pair["target"], end], axis=1))
+        target = self._to_bucket(tf.concat([begin, pair["target"]], axis=1))
+        inputs = {"source": source, "target": target}
+        if "alignment" in pair:
+            inputs["alignments"] = self._align(pair["alignment"], source, labels)
+        return inputs, labels
+
+    def _align(self, links, source, labels):
+        """Which tokens of source [B, S] and labels [B, T] the links "i-j" [B, None] join."""
+        numbers = tf.strings.to_number(tf.strings.split(links, "-"), tf.int32)  # [B, None, 2]
+        numbers = numbers.to_tensor(-2, shape=[None, None, 2])[:, None, None]  # of no word
+        of_source = self._word_numbers(source)[:, None, :, None]
+        of_target = self._word_numbers(labels)[:, :, None, None]
+        joined = (of_source == numbers[..., 0]) & (of_target == numbers[..., 1])  # [B, T, S, links]
+        return tf.reduce_any(joined, axis=-1)
+
+    def _word_numbers(self, ids):
+        """The number of the word that each token is of; -1 for end and padding."""
+        pieces = self._tokenizer.pieces(range(self._tokenizer.vocabulary_size))
+        begins = [piece.startswith("▁") for piece in pieces]
+        begins[UNKNOWN] = "▁" not in pieces  # then a piece is a whole word
+        known = tf.where(ids < len(pieces), ids, UNKNOWN)
+        words = tf.cumsum(tf.cast(tf.gather(begins, known), tf.int32), axis=1) - 1
+        return tf.where((ids == END) | (ids == masks.PADDING), -1, words)
 
     def _to_bucket(self, ids):
         longest = tf.cast(ids.bounding_shape(axis=1), tf.int32)

@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -64,3 +65,20 @@ def read_pairs(files: tuple[str, ...]) -> Iterator[tuple[str, str]]:
             yield source, target
     if number == 0:
         raise InputError(f"{' and '.join(files)}: no lines. Give a file with sentence pairs.")
+
+
+def check_alignments(path: str, files: tuple[str, ...]) -> None:
+    """Fails if a file does not hold word alignments of the pairs, "0-0 1-2" each."""
+    number = 0
+    for number, line in enumerate(read_lines(path), start=1):
+        for link in line.split():
+            if not re.fullmatch(r"\d+-\d+", link):
+                raise InputError(
+                    f"{path}, line {number}: {link!r} is no link of a source word to a target "
+                    "word; expected such as 0-0 1-2, words counted from 0."
+                )
+    pairs = sum(1 for _ in read_pairs(files))
+    if number != pairs:
+        raise InputError(
+            f"{path} has {number} lines, {' and '.join(files)} {pairs}: line N must align pair N."
+        )

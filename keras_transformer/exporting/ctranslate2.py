@@ -78,6 +78,7 @@ def _check(config: ModelConfig):
         ("cross_attention", '"last"', config.cross_attention == "last"),
         ("activation", activations, keras.activations.get(config.activation) in ACTIVATIONS),
         ("target_vocabulary_size", "none of its own", config.target_vocabulary_size is None),
+        ("copy_words", "0", config.copy_words == 0),
     ]
     for name, expected, holds in wishes:
         if not holds:

@@ -14,6 +14,7 @@ from keras_transformer.exporting.weights import Weights
 from keras_transformer.generation.generate import generate, score
 from keras_transformer.generation.translate import suppressed_ids
 from keras_transformer.text.tokenizer import END, UNKNOWN, Tokenizer
+from keras_transformer.text.unknown import UnknownWords
 
 # Nothing here is Python that AutoGraph would have to rewrite; looking for some costs it seconds.
 graph_function = functools.partial(tf.function, autograph=False)
@@ -41,14 +42,16 @@ class Signatures(tf.Module):
         self._parts = lambda: (model, tokenizer)
         self.decoding = decoding
         self.suppressed = suppressed_ids(tokenizer, decoding)
+        self.unknown = UnknownWords(tokenizer, model.config.copy_words)
         self.longest = model.config.max_length - 1  # tokens of a sentence before its end
         self.weights = Weights(model)
 
         # What several signatures call is traced once.
-        ids = tf.TensorSpec([None, None], tf.int32)
-        self._read_text = graph_function(self._tokenize, input_signature=[TEXT])
-        self.write_text = graph_function(self._detokenize, input_signature=[ids])
-        self.spell = graph_function(self._spell, input_signature=[tf.TensorSpec(None, tf.int32)])
+        ids, words = (tf.TensorSpec([None, None], dtype) for dtype in (tf.int32, tf.string))
+        self._read_text = graph_function(self._tokenize, input_signature=[TEXT, words])
+        self.find_words = graph_function(self._find_words, input_signature=[TEXT])
+        self.write_text = graph_function(self._detokenize, input_signature=[ids, words])
+        self.spell = graph_function(self._spell, input_signature=[ids, words])
         self.encode = graph_function(self._encode, input_signature=[ids])
         self._search = graph_function(self._generate, input_signature=[ids])
         self._search_compiled = graph_function(
@@ -98,13 +101,14 @@ class Signatures(tf.Module):
         source, truncated = self.read(text)
         found = self._generate(source, n_best=self.decoding.beams, alignment=True)
         rows, longest = tf.size(text), tf.reduce_max(found["lengths"])
-        ids = found["ids"][:rows, :, :longest]  # [B, N, T]
-        texts = self.write_text(tf.reshape(ids, [rows * self.decoding.beams, longest]))
+        beams, words = self.decoding.beams, self.find_words(text)
+        ids = tf.reshape(found["ids"][:rows, :, :longest], [rows * beams, longest])
+        of_each = tf.repeat(words, beams, axis=0)
         return {
-            "text": tf.reshape(texts, [rows, self.decoding.beams]),
+            "text": tf.reshape(self.write_text(ids, of_each), [rows, beams]),
             "score": found["scores"][:rows],
-            "tokens": self.spell(ids),
-            "source_tokens": self.spell(source[:rows]),
+            "tokens": tf.reshape(self.spell(ids, of_each), [rows, beams, longest]),
+            "source_tokens": self.spell(source[:rows], words),
             "alignment": found["alignment"][:rows, :, :longest],
             "truncated": truncated[:rows],
         }
@@ -132,7 +136,7 @@ class Signatures(tf.Module):
     def prefixed(self, text, prefix):
         """The best translation that begins with the prefix."""
         source, truncated = self.read(text)
-        prefix, cut = self.read(_one_for_each("prefix", prefix, text))
+        prefix, cut = self.read(_one_for_each("prefix", prefix, text), text)
         prefix = tf.where(prefix == END, masks.PADDING, prefix)
         if self.decoding.max_length is not None:
             cut |= tf.math.count_nonzero(prefix, axis=1) > self.decoding.max_length
@@ -144,13 +148,13 @@ class Signatures(tf.Module):
         """How probable a given translation is, as a whole and token by token."""
         rows = tf.size(text)
         source, truncated = self.read(text)
-        target, cut = self.read(_one_for_each("target", target, text))
+        target, cut = self.read(_one_for_each("target", target, text), text)
         with self.weights.read(self.model):
             found = score(self.model, source, target, self.decoding)
         return {
             "score": found["scores"][:rows],
             "token_score": found["token_scores"][:rows],
-            "tokens": self.spell(target[:rows]),
+            "tokens": self.spell(target[:rows], self.find_words(text)),
             "truncated": (truncated | cut)[:rows],
         }
 
@@ -189,17 +193,28 @@ class Signatures(tf.Module):
         found = {name: value[:rows] for name, value in self._search_compiled(source).items()}
         return self._say_ids(ids, found, truncated)
 
-    def read(self, text):
+    def read(self, text, source=None):
         """The ids [B, S] of text [B], each with its end id, and which texts were too long.
 
         There is always a row, so that what follows needs no thought of empty batches: an empty
         text stands in for none.
-        """
-        return self._read_text(tf.concat([text, tf.fill([_missing(text)], "")], axis=0))
 
-    def _tokenize(self, text):
-        ids = self.tokenizer.tokenize(tf.strings.unicode_transcode(text, "UTF-8", "UTF-8"))
-        return _finish(ids, self.longest)
+        Args:
+            text: [B].
+            source: the texts that words are copied from, where these are others.
+        """
+        none = tf.fill([_missing(text)], "")
+        text, source = (
+            tf.concat([each, none], axis=0) for each in (text, text if source is None else source)
+        )
+        return self._read_text(text, self.find_words(source))
+
+    def _tokenize(self, text, words):
+        return _finish(self.unknown.tokenize(_valid(text), words), self.longest)
+
+    def _find_words(self, text):
+        """The words [B, C] of text [B] that a translation can only copy."""
+        return self.unknown.find_in_graph(_valid(text))
 
     def _read_ids(self, ids, lengths):
         """The same for ids [B, S] that have been given."""
@@ -229,7 +244,7 @@ class Signatures(tf.Module):
     def _say(self, text, found, truncated):
         """The best of what was found for each row of text."""
         best = self._best(tf.size(text), found, truncated)
-        return {"text": self.write_text(best.pop("ids")), **best}
+        return {"text": self.write_text(best.pop("ids"), self.find_words(text)), **best}
 
     def _say_ids(self, ids, found, truncated):
         best = self._best(tf.shape(ids)[0], found, truncated)
@@ -246,14 +261,17 @@ class Signatures(tf.Module):
             "truncated": truncated[:rows],
         }
 
-    def _detokenize(self, ids):
-        is_text = (ids != masks.PADDING) & (ids != END)
-        return self.tokenizer.detokenize(tf.ragged.boolean_mask(ids, is_text))
+    def _detokenize(self, ids, words):
+        ids = tf.ragged.boolean_mask(ids, (ids != masks.PADDING) & (ids != END))
+        return self.unknown.detokenize(ids, words)
 
-    def _spell(self, ids):
+    def _spell(self, ids, words):
         """The piece of each id, the end among them; nothing for padding."""
-        pieces = self.tokenizer.spell(tf.reshape(ids, [-1]))
-        return tf.where(ids == masks.PADDING, "", tf.reshape(pieces, tf.shape(ids)))
+        return tf.where(ids == masks.PADDING, "", self.unknown.spell(ids, words))
+
+
+def _valid(text):
+    return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
 
 
 def _missing(rows):

@@ -36,6 +36,8 @@ def make_streaming(signatures) -> tuple:
         )
         structure["fixed"] = {"memory": tree.map_structure(lambda x: x[:rows], memory)}
         structure["fixed"]["limits"] = limits
+        if signatures.unknown.slots:
+            structure["fixed"]["words"] = signatures.find_words(text)
         structure["carry"] = {"index": index, "last": last, "state": state, **progress}
         return {
             **_flatten(structure["fixed"]),
@@ -62,9 +64,10 @@ def make_streaming(signatures) -> tuple:
         with signatures.weights.read(model):
             # There is nothing to write either where there are no rows.
             carry = tf.cond(tf.reduce_all(carry["finished"]), lambda: carry, write)
+        words = fixed.get("words", tf.fill([tf.size(carry["last"]), 0], ""))
         said = {
-            "token": signatures.spell(carry["last"]),
-            "text": signatures.write_text(carry["record"]["ids"]),
+            "token": signatures.spell(carry["last"][:, None], words)[:, 0],
+            "text": signatures.write_text(carry["record"]["ids"], words),
         }
         return _flatten(carry) | said
 

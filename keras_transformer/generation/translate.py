@@ -14,6 +14,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.generation.generate import Ensemble, generate, score
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer import END, Tokenizer
+from keras_transformer.text.unknown import UnknownWords
 
 
 class Hypothesis(NamedTuple):
@@ -64,6 +65,7 @@ class Translator:
         self.model = models[0] if len(models) == 1 else Ensemble(models)
         check_vocabulary(self.model, tokenizer)
         self.tokenizer = tokenizer
+        self.unknown = UnknownWords(tokenizer, self.model.config.copy_words)
         self.decoding = decoding or DecodingConfig()
         self.tokens_per_batch = tokens_per_batch
         self.max_length = self.model.config.max_length
@@ -85,8 +87,9 @@ class Translator:
             lines: what to translate.
             prefixes: what each translation begins with.
         """
-        results = self._search(lines, prefixes, n_best=1, details=False)
-        return [self._text(ids[0]) for ids, *_ in results]
+        words = self.unknown.find(lines)
+        results = self._search(lines, words, prefixes, n_best=1, details=False)
+        return [self._text(ids[0], known) for (ids, *_), known in zip(results, words, strict=True)]
 
     def n_best(
         self, lines: Sequence[str], n: int, prefixes: Sequence[str] | None = None
@@ -96,19 +99,21 @@ class Translator:
             raise InputError("Drawing gives one translation: leave decoding.temperature out.")
         if not 1 <= n <= self.decoding.beams:
             raise InputError(f"{n} best of {self.decoding.beams} beams: ask for 1 to that many.")
-        results = self._search(lines, prefixes, n_best=n, details=True)
+        words = self.unknown.find(lines)
+        results = self._search(lines, words, prefixes, n_best=n, details=True)
         return [
             [
-                self._hypothesis(*hypothesis)
+                self._hypothesis(known, *hypothesis)
                 for hypothesis in zip(*result, strict=True)
                 if np.isfinite(hypothesis[1])
             ]
-            for result in results
+            for result, known in zip(results, words, strict=True)
         ]
 
     def score(self, lines: Sequence[str], targets: Sequence[str]) -> list[Hypothesis]:
         """The given translation of each line, with its scores."""
-        sources, targets = self._ids(lines), self._ids(targets)
+        words = self.unknown.find(lines)
+        sources, targets = self._ids(lines, words), self._ids(targets, words)
         results = [None] * len(sources)
         for rows in self._batch(
             [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
@@ -117,12 +122,12 @@ class Translator:
             written = self._pad([targets[row] for row in rows])
             found = self._scorer.predict_on_batch({"source": batch, "target": written})
             for row, *scores in zip(rows, *found, strict=True):
-                results[row] = self._hypothesis(np.array(targets[row]), *scores)
+                results[row] = self._hypothesis(words[row], np.array(targets[row]), *scores)
         return results
 
-    def _search(self, lines, prefixes, n_best, details):
+    def _search(self, lines, words, prefixes, n_best, details):
         """For each line, arrays of ids and, for `details`, scores, token scores and alignments."""
-        sources = self._ids(lines)
+        sources = self._ids(lines, words)
         given = [[] for _ in sources]
         if prefixes is not None:
             if len(prefixes) != len(lines):
@@ -130,7 +135,7 @@ class Translator:
                     f"{len(prefixes)} prefixes for {len(lines)} lines: give one for each, perhaps "
                     "an empty one."
                 )
-            given = [ids[: self.max_length - 1] for ids in self.tokenizer.encode(prefixes)]
+            given = [ids[: self.max_length - 1] for ids in self.unknown.encode(prefixes, words)]
         searcher = self._searcher(n_best, details, prefixes is not None)
         results = [None] * len(sources)
         for rows in self._batch([len(ids) * self.decoding.beams for ids in sources]):
@@ -148,9 +153,9 @@ class Translator:
                 results[row] = [ids, *beside]
         return results
 
-    def _ids(self, lines):
+    def _ids(self, lines, words):
         """The ids of each line, as many as the model reads, and the end."""
-        return [[*ids[: self.max_length - 1], END] for ids in self.tokenizer.encode(lines)]
+        return [[*ids[: self.max_length - 1], END] for ids in self.unknown.encode(lines, words)]
 
     def _batch(self, lengths):
         """Rows of like length, as many as fit into a batch."""
@@ -171,18 +176,20 @@ class Translator:
             batch[row, : len(ids)] = ids
         return batch
 
-    def _hypothesis(self, ids, score, token_scores, alignment=None):
+    def _hypothesis(self, words, ids, score, token_scores, alignment=None):
         length = np.count_nonzero(ids)
         return Hypothesis(
-            self._text(ids),
+            self._text(ids, words),
             float(score),
-            self.tokenizer.pieces(ids[:length]),
+            self.unknown.pieces(ids[:length].tolist(), words),
             token_scores[:length].tolist(),
             None if alignment is None else alignment[:length],
         )
 
-    def _text(self, ids):
-        return self.tokenizer.decode([[one for one in ids.tolist() if one and one != END]])[0]
+    def _text(self, ids, words):
+        return self.unknown.decode([[one for one in ids.tolist() if one and one != END]], [words])[
+            0
+        ]
 
 
 def check_vocabulary(model, tokenizer: Tokenizer) -> None:

@@ -11,8 +11,10 @@ from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.embedding import TokenEmbedding
 from keras_transformer.layers.encoder import Encoder, EncoderLayer
 from keras_transformer.layers.linear import Linear
+from keras_transformer.layers.pointer import Pointer
 from keras_transformer.layers.positions import LearnedPositions, SinusoidalPositions
 from keras_transformer.layers.wiring import CrossWiring
+from keras_transformer.text.tokenizer import UNKNOWN
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -31,7 +33,8 @@ class Transformer(keras.Model):
             Id 0 is padding.
 
     Returns:
-        Logits [B, T, V] of the token that follows each target place.
+        Logits [B, T, V] of the token that follows each target place; with `copy_words` C,
+        log P [B, T, V + C].
 
     Example:
 
@@ -59,9 +62,10 @@ class Transformer(keras.Model):
         self._make_stacks(policy)
         source = keras.Input((None,), dtype="int32", name="source")
         target = keras.Input((None,), dtype="int32", name="target")
+        decoded = self.decode(source, target, return_cross_scores=config.copy_words > 0)
         super().__init__(
             inputs={"source": source, "target": target},
-            outputs=self._logits(self.decode(source, target)),
+            outputs=self.predict_tokens(*decoded, source),
             name=name,
             **kwargs,
         )
@@ -102,6 +106,9 @@ class Transformer(keras.Model):
                 dtype=policy,
                 name="output_projection",
             )
+        self.pointer = None
+        if config.copy_words:
+            self.pointer = Pointer(config.copy_words, dtype=policy, name="pointer")
 
     def _make_stacks(self, policy):
         config = self.config
@@ -142,7 +149,8 @@ class Transformer(keras.Model):
     def encode(self, source):
         """What the decoder needs to know of source ids [B, S]: computed once, then looked at."""
         outputs, keep = self._encode(source)
-        return {"layers": self.decoder.remember(self.wiring(outputs)), "keep": keep}
+        memory = {"layers": self.decoder.remember(self.wiring(outputs)), "keep": keep}
+        return memory if self.pointer is None else memory | {"source": source}
 
     def start(self, batch_size, length):
         """The decoder's state before the first of at most `length` places."""
@@ -164,7 +172,12 @@ class Transformer(keras.Model):
         """
         x = self._embed_target(target[:, None], offset=index)  # [B N, 1, D]
         x, state, scores = self.decoder.step(x, state, memory["layers"], memory["keep"], index)
-        logits = self._logits(ops.squeeze(x, axis=1))
+        if self.pointer is None:
+            logits = self._logits(ops.squeeze(x, axis=1))
+        else:  # the hypotheses of a sentence as so many places
+            x = ops.reshape(x, (ops.shape(memory["source"])[0], -1, x.shape[-1]))  # [B, N, D]
+            logits = self.predict_tokens(x, scores, memory["source"])
+            logits = ops.reshape(logits, (-1, logits.shape[-1]))
         if not return_alignment:
             return logits, state
         return logits, state, self.alignment(scores)
@@ -195,14 +208,31 @@ class Transformer(keras.Model):
         return {"encoder": encoder_scores, "decoder": decoder_scores, "cross": cross_scores}
 
     def decode(self, source, target, return_cross_scores=False):
-        """What the output projection is given, [B, T, D], of source ids [B, S] and target ids
-        [B, T]; where asked, also the cross-attention scores [B, H, T, S] of each layer.
+        """The decoder's outputs, before the projection.
+
+        Args:
+            source: ids [B, S].
+            target: ids [B, T], the target shifted right.
+            return_cross_scores: whether the second result is wanted.
+
+        Returns:
+            [B, T, D], and the cross-attention scores [B, H, T, S] of each layer, or None.
         """
         outputs, keep = self._encode(source)
         if not return_cross_scores:
-            return self._decode(outputs, keep, target)
+            return self._decode(outputs, keep, target), None
         x, _, scores = self._decode(outputs, keep, target, return_attention_scores=True)
         return x, scores
+
+    def predict_tokens(self, x, cross_scores, source):
+        """The model's output of what `decode` returned: logits [B, T, V].
+
+        With `copy_words` it is log P [B, T, V + copy_words].
+        """
+        logits = self._logits(x)
+        if self.pointer is None:
+            return logits
+        return self.pointer(x, logits, ops.mean(cross_scores[-1], axis=1), source)
 
     @property
     def output_table(self):
@@ -224,7 +254,7 @@ class Transformer(keras.Model):
 
     def _encode(self, source, **options):
         """The outputs of all encoder layers, and which places of them hold tokens."""
-        x = self.source_embedding(source)  # [B, S, D]
+        x = self.source_embedding(self._known(source))  # [B, S, D]
         if self.source_positions is not None:
             x = self.source_positions(x)
         keep = masks.keep_tokens(source)
@@ -242,10 +272,16 @@ class Transformer(keras.Model):
         )
 
     def _embed_target(self, target, offset=0):
-        x = self.target_embedding(target)  # [B, T, D]
+        x = self.target_embedding(self._known(target))  # [B, T, D]
         if self.target_positions is not None:
             x = self.target_positions(x, offset=offset)
         return self.target_dropout(x)
+
+    def _known(self, ids):
+        """Ids of the vocabulary: words that only the source has are read as unknown."""
+        if self.pointer is None:
+            return ids
+        return ops.where(ids < self.config.vocabulary_size, ids, UNKNOWN)
 
     def _logits(self, x):
         if self.output_projection is None:

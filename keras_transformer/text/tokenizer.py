@@ -118,9 +118,20 @@ class Tokenizer:
         """The text of each single id, for looking at; a space is shown as "▁"."""
         return [self._processor.id_to_piece(int(one)) for one in ids]
 
-    def tokenize(self, lines: tf.Tensor) -> tf.RaggedTensor:
-        """The ids [B, None] of lines [B], in the graph."""
-        return self._in_graph().tokenize(lines)
+    def split(self, lines: Sequence[str]) -> list[list[str]]:
+        """The pieces of each line; one that is unknown is there as it stands in the line."""
+        return self._processor.encode(list(lines), out_type=str)
+
+    def tokenize(self, lines: tf.Tensor, regularization: float = 0.0) -> tf.RaggedTensor:
+        """The ids [B, None] of lines [B], in the graph.
+
+        Args:
+            lines: [B].
+            regularization: above 0, the pieces are drawn: the share of merges that BPE leaves out,
+                or the alpha of a unigram vocabulary. Every call draws anew, by no seed.
+        """
+        sampling = dict(nbest_size=-1, alpha=regularization) if regularization else {}
+        return self._in_graph(**sampling).tokenize(lines)
 
     def detokenize(self, ids: tf.RaggedTensor | tf.Tensor) -> tf.Tensor:
         """The lines [B] of ids [B, None], in the graph."""
@@ -130,7 +141,11 @@ class Tokenizer:
         """The piece of each id, in the graph."""
         return self._in_graph().id_to_string(ids)
 
-    def _in_graph(self):
+    def split_in_graph(self, lines: tf.Tensor) -> tf.RaggedTensor:
+        """The pieces [B, None] of lines [B], as `split` gives them, in the graph."""
+        return self._in_graph(out_type=tf.string).tokenize(lines)
+
+    def _in_graph(self, **options):
         # Made anew in every graph, which then holds the model itself. A tokenizer that is made once
         # and shared is lost whenever someone sets TensorFlow's random seed.
-        return tensorflow_text.SentencepieceTokenizer(model=self.model)
+        return tensorflow_text.SentencepieceTokenizer(model=self.model, **options)

@@ -8,6 +8,7 @@ import keras
 
 from keras_transformer.plots import plot_curves
 from keras_transformer.training.checkpoint import Checkpoints
+from keras_transformer.training.log import read_log
 
 
 class Stopped(Exception):  # noqa: N818 - nothing is wrong
@@ -107,4 +108,4 @@ class Curves(keras.callbacks.Callback):
         self.path = path
 
     def on_epoch_end(self, epoch, logs=None):
-        plot_curves(self.log, self.path)
+        plot_curves(self.path, read_log(self.log))

@@ -7,7 +7,12 @@ from keras_transformer import masks
 from keras_transformer.config import MethodsConfig
 from keras_transformer.text.tokenizer import BEGIN, END, UNKNOWN
 from keras_transformer.training.guidance import alignment_loss, diagonal_loss
-from keras_transformer.training.loss import token_weight
+from keras_transformer.training.loss import (
+    cross_entropy,
+    is_most_probable,
+    smoothed_cross_entropy,
+    token_weight,
+)
 from keras_transformer.training.projected_loss import (
     projected_best,
     projected_cross_entropy,
@@ -74,11 +79,12 @@ class Objective(keras.Model):
         if twice:
             source, target, labels = (ops.concatenate([x, x]) for x in (source, target, labels))
         guided = training and methods.guided_attention > 0
-        if guided:
-            x, scores = self.transformer.decode(source, target, return_cross_scores=True)
+        copying = self.transformer.pointer is not None
+        x, scores = self.transformer.decode(source, target, return_cross_scores=guided or copying)
+        if copying:
+            results = self._results(self.transformer.predict_tokens(x, scores, source), labels)
         else:
-            x = self.transformer.decode(source, target)  # [B, T, D]
-        results = self._results(x, labels)
+            results = self._projected_results(x, labels)
         if twice:
             results["loss"] += methods.r_drop / 4 * self._divergence(x, labels)
         if guided:
@@ -104,7 +110,19 @@ class Objective(keras.Model):
         results["perplexity"] = ops.exp(results.pop("cross_entropy"))
         return results
 
-    def _results(self, x, labels):
+    def _results(self, log_p, labels):
+        """From the model's whole outputs [B, T, V]."""
+        weight, tokens = _weight(labels)
+        by_place = {
+            "loss": smoothed_cross_entropy(labels, log_p, self.label_smoothing),
+            "cross_entropy": cross_entropy(labels, log_p),
+            "accuracy": ops.cast(is_most_probable(labels, log_p), "float32"),
+        }
+        means = {name: ops.sum(weight * _rows(values)) for name, values in by_place.items()}
+        return means | {"tokens": tokens}
+
+    def _projected_results(self, x, labels):
+        """The same from the decoder's outputs [B, T, D]."""
         weight, tokens = _weight(labels)
         loss, cross_entropy, accuracy = projected_cross_entropy(
             _rows(x), self._table(x), _rows(labels), weight, self.label_smoothing
@@ -149,7 +167,7 @@ class Objective(keras.Model):
             return mix_in_sequence(self.transformer, source, gold, use_gold)
 
         def predict(target):
-            x = self.transformer.decode(source, target)
+            x, _ = self.transformer.decode(source, target)
             return ops.reshape(projected_best(_rows(x), self._table(x)), ops.shape(target))
 
         passes = methods.sampling_passes if how == "parallel" else 1

@@ -9,9 +9,8 @@ RUN/tensorboard/      the same for TensorBoard
 RUN/model.keras       the trained model, for keras.saving.load_model
 """
 
-import csv
 import dataclasses
-import os
+import math
 from itertools import islice
 from pathlib import Path
 
@@ -26,13 +25,14 @@ from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training.callbacks import Checkpointing, Curves, asked_to_stop
 from keras_transformer.training.checkpoint import Checkpoints, write_atomically
+from keras_transformer.training.log import forget_epochs, read_log
 from keras_transformer.training.loss import LabelSmoothedCrossEntropy
 from keras_transformer.training.memory import keep_freed_memory
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy
 from keras_transformer.training.objective import Objective
 from keras_transformer.training.progress import Progress
 from keras_transformer.training.schedule import WarmupSchedule
-from keras_transformer.training.validation import Validation, is_stale, read_bleus
+from keras_transformer.training.validation import Validation, is_stale
 
 # What may differ between a run and its resumption: nothing that the updates depend on.
 RESUMABLE = {
@@ -75,7 +75,7 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
     write_atomically(run_dir / "config.toml", lambda path: write_config(config, path))
     write_atomically(run_dir / "tokenizer.model", tokenizer.save)
     say(f"model: {model.count_params():,} weights; run directory: {run_dir}")
-    bleus = read_bleus(run_dir / "log.csv", epoch)
+    bleus = [row.get("val_bleu", math.nan) for row in read_log(run_dir / "log.csv")[:epoch]]
     if epoch >= config.training.epochs or is_stale(bleus, config.training.patience):
         say("all epochs are done already")
     else:
@@ -83,7 +83,7 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
             say(f"going on from epoch {epoch + 1}, batch {step + 1} of {batches.steps}")
         # From now on it is not what the run has learned.
         (run_dir / "model.keras").unlink(missing_ok=True)
-        _forget_epochs(run_dir / "log.csv", first=epoch)
+        forget_epochs(run_dir / "log.csv", first=epoch)
         beside = [Progress(config.training.epochs, batches.steps, batches.tokens, say)]
         if validation and config.training.bleu_epochs:
             pairs = list(
@@ -258,12 +258,18 @@ def _tokenizer(config, run_dir, say):
 
 def _batches(config, tokenizer, say):
     data = config.data
-    sizes = dict(tokens_per_batch=data.tokens_per_batch, max_tokens=data.max_tokens)
+    sizes = dict(
+        tokens_per_batch=data.tokens_per_batch,
+        max_tokens=data.max_tokens,
+        copy_words=config.model.copy_words,
+    )
     train = Batches(
         data.files("train"),
         tokenizer,
         seed=config.training.seed,
         shuffle_pairs=data.shuffle_pairs,
+        regularization=config.methods.subword_regularization,
+        alignments=data.train_alignments if config.guided_by_alignments else None,
         **sizes,
     )
     validation = None
@@ -294,20 +300,3 @@ def _position(checkpoints, last, batches):
             f"{batches.steps} now: the training data has changed. Train into another run directory."
         )
     return position["epoch"], position["step"]
-
-
-def _forget_epochs(path, first):
-    """Takes the lines of epoch `first` and later ones out of a CSV log: they will come again."""
-    if not path.exists():
-        return
-    with open(path, newline="") as file:
-        rows = list(csv.reader(file))
-    # The kill may have come before the heading, or in the middle of the last line.
-    whole = [row for row in rows[1:] if len(row) == len(rows[0])]
-    rows = rows[:1] + [row for row in whole if int(row[0]) < first]
-
-    def write(part):
-        with open(part, "w", newline="") as file:
-            csv.writer(file, lineterminator=os.linesep).writerows(rows)
-
-    write_atomically(path, write)

@@ -1,9 +1,7 @@
 """The validation data translated while training: BLEU, samples, the best epoch, when to stop."""
 
-import csv
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import keras
 
@@ -84,12 +82,3 @@ def is_stale(bleus: Sequence[float], patience: int) -> bool:
     if not patience or len(bleus) <= patience:
         return False
     return best_of(bleus[-patience:]) <= best_of(bleus[:-patience])
-
-
-def read_bleus(log: Path, epochs: int) -> list[float]:
-    """The scores of the first epochs, from a log."""
-    if not log.exists():
-        return []
-    with open(log, newline="") as file:
-        rows = [row for row in csv.DictReader(file) if int(row["epoch"]) < epochs]
-    return [float(row.get("val_bleu", "nan")) for row in rows]
