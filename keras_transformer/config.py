@@ -415,6 +415,12 @@ class RunConfig:
                 f" is {self.methods.subword_regularization}, but model.copy_words needs the same "
                 "pieces on both sides: set one of them to 0.",
             )
+        if self.methods.subword_regularization and self.tokenizer.kind not in ("bpe", "unigram"):
+            raise FieldError(
+                self.methods,
+                "subword_regularization",
+                f" needs a bpe or unigram vocabulary; tokenizer.kind is {self.tokenizer.kind!r}.",
+            )
         if self.guided_by_alignments and self.data.train_alignments is None:
             raise FieldError(
                 self.methods, "guidance", " is 'alignments': give data.train_alignments."

@@ -179,7 +179,10 @@ class Batches:
         """The ids of other pieces of the lines, unless those are too many."""
         drawn = self._tokenizer.tokenize(lines, self._regularization)
         fits = drawn.row_lengths() < self._lengths[-1]
-        return tf.where(fits[:, None], drawn, usual)
+        row = tf.range(drawn.nrows())
+        return tf.gather(
+            tf.concat([drawn, usual], axis=0), tf.where(fits, row, row + drawn.nrows())
+        )
 
     def _pad(self, pair):
         begin = tf.fill([pair["target"].nrows(), 1], BEGIN)

@@ -4,7 +4,28 @@ import csv
 import os
 from pathlib import Path
 
+import keras
+
 from keras_transformer.training.checkpoint import write_atomically
+
+
+class Log(keras.callbacks.Callback):
+    """Adds a line after each epoch. Keras's CSVLogger keeps the file open, for ever if `fit` fails.
+
+    Args:
+        path: the CSV file.
+    """
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.path = path
+
+    def on_epoch_end(self, epoch, logs=None):
+        with open(self.path, "a", newline="") as file:
+            writer = csv.writer(file, lineterminator=os.linesep)
+            if file.tell() == 0:
+                writer.writerow(["epoch", *sorted(logs)])
+            writer.writerow([epoch, *(logs[name] for name in sorted(logs))])
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
@@ -12,10 +33,7 @@ def read_log(path: Path) -> list[dict[str, float]]:
     if not path.exists():
         return []
     with open(path, newline="") as file:
-        return [
-            {name: float("nan" if value == "NA" else value) for name, value in row.items()}
-            for row in csv.DictReader(file)
-        ]
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
 
 
 def forget_epochs(path, first):

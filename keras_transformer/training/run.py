@@ -25,7 +25,7 @@ from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training.callbacks import Checkpointing, Curves, asked_to_stop
 from keras_transformer.training.checkpoint import Checkpoints, write_atomically
-from keras_transformer.training.log import forget_epochs, read_log
+from keras_transformer.training.log import Log, forget_epochs, read_log
 from keras_transformer.training.loss import LabelSmoothedCrossEntropy
 from keras_transformer.training.memory import keep_freed_memory
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy
@@ -94,7 +94,7 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
         if config.training.final_weights == "ema":
             beside.append(keras.callbacks.SwapEMAWeights())  # while validating
         beside += [
-            keras.callbacks.CSVLogger(run_dir / "log.csv", append=True),
+            Log(run_dir / "log.csv"),
             Curves(run_dir / "log.csv", run_dir / "curves.png"),
             keras.callbacks.TensorBoard(run_dir / "tensorboard", write_graph=False),
         ]

@@ -1,0 +1,398 @@
+"""Whole runs with the methods of the config: what each does to a run."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+import tomli_w
+
+import keras_transformer as kt
+from keras_transformer.__main__ import main
+from keras_transformer.config import TrainingConfig
+from keras_transformer.data.batches import Batches
+from keras_transformer.data.corpus import read_lines, read_pairs
+from keras_transformer.data.dates import write_dates
+from keras_transformer.evaluation import score
+from keras_transformer.training.checkpoint import Checkpoints
+from keras_transformer.training.distillation import distill
+from keras_transformer.training.progress import Progress, duration
+from keras_transformer.training.run import compile_objective
+from keras_transformer.training.validation import Validation, is_stale
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    data = tmp_path_factory.mktemp("data")
+    write_dates(data, {"train": 120, "validation": 20})
+    return {
+        "model": dict(d_model=16, d_ff=32, num_heads=2, encoder_layers=1, decoder_layers=1),
+        "tokenizer": dict(kind="char", vocabulary_size=300),
+        "data": dict(
+            train_source=str(data / "train.text"),
+            train_target=str(data / "train.iso"),
+            validation_source=str(data / "validation.text"),
+            validation_target=str(data / "validation.iso"),
+            tokens_per_batch=1024,
+        ),
+        "training": dict(epochs=3, warmup_steps=10, bleu_tokenize="char"),
+    }
+
+
+def run(tables, run_dir, say=lambda _: None, **training):
+    tables = {**tables, "training": {**tables["training"], **training}}
+    kt.train(kt.read_tables(tables), run_dir, say=say)
+    return kt.load_run(run_dir)[0].get_weights()
+
+
+def weights_at(run_dir, path):
+    """The weights of a checkpoint."""
+    model, _ = kt.load_run(run_dir)
+    Checkpoints(run_dir / "checkpoints").restore_weights(model, path)
+    return model.get_weights()
+
+
+def assert_same(one, other, **options):
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_allclose(a, b, **{"atol": 1e-6, **options})
+
+
+def test_the_average_is_the_mean_of_the_last_checkpoints(tables, tmp_path):
+    found = run(tables, tmp_path / "run", final_weights="average", average_checkpoints=2)
+    last = Checkpoints(tmp_path / "run" / "checkpoints").paths()[-2:]
+    two = [weights_at(tmp_path / "run", path) for path in last]
+    assert_same(found, [(a + b) / 2 for a, b in zip(*two, strict=True)])
+    with pytest.raises(AssertionError):
+        assert_same(found, two[1])
+
+
+def test_as_many_checkpoints_are_kept_as_are_averaged(tables, tmp_path):
+    options = dict(final_weights="average", average_checkpoints=3, keep_checkpoints=1)
+    run(tables, tmp_path / "run", **options)
+    assert len(Checkpoints(tmp_path / "run" / "checkpoints").paths()) == 3
+
+
+def test_the_moving_average_is_the_one_of_its_definition(tables, tmp_path):
+    """With a momentum of 0 it is the last weights; else it lags behind them."""
+    last = run(tables, tmp_path / "last", epochs=1)
+    assert_same(
+        run(tables, tmp_path / "ema0", epochs=1, final_weights="ema", ema_momentum=0.0), last
+    )
+
+    config = kt.read_tables(
+        {**tables, "training": {"final_weights": "ema", "ema_momentum": 0.75, "warmup_steps": 1}}
+    )
+    objective = compile_objective(config)
+    weight = objective.transformer.trainable_variables[0]
+    average = None
+    ids = np.random.default_rng(1).integers(4, 99, (4, 6)).astype("int32")
+    for _ in range(3):
+        objective.train_on_batch({"source": ids, "target": ids, "labels": ids})
+        now = np.array(weight)
+        average = now if average is None else 0.75 * average + 0.25 * now
+    objective.optimizer.finalize_variable_values(objective.transformer.trainable_variables)
+    assert np.abs(np.array(weight) - now).max() > 1e-3
+    # Keras begins the average with the weights before the first update.
+    assert np.abs(np.array(weight) - average).max() < np.abs(np.array(weight) - now).max()
+
+
+def test_a_run_with_a_moving_average_goes_on_with_the_weights_and_not_with_their_average(
+    tables, tmp_path
+):
+    ema = dict(final_weights="ema", ema_momentum=0.9)
+    unbroken = run(tables, tmp_path / "unbroken", epochs=2, **ema)
+    run(tables, tmp_path / "run", epochs=1, **ema)
+    more = {**tables, "training": {**tables["training"], "epochs": 2, **ema}}
+    model = kt.train(kt.read_tables(more), tmp_path / "run", resume=True, say=lambda _: None)
+    assert_same(model.get_weights(), unbroken)
+
+
+def test_gradients_of_several_batches_are_one_update(tables, tmp_path):
+    def iterations(**training):
+        given = {**tables, "training": {**tables["training"], **training}}
+        model = kt.train(kt.read_tables(given), tmp_path / str(training), say=lambda _: None)
+        return int(model.optimizer.iterations)
+
+    batches = iterations(epochs=2)
+    assert iterations(epochs=2, accumulate_batches=2) == batches // 2
+
+
+def test_two_accumulated_halves_are_as_good_as_the_whole():
+    ids = np.random.default_rng(1).integers(4, 20, (4, 6)).astype("int32")
+    batch = {"source": ids, "target": ids, "labels": ids}
+
+    def weights(halves):
+        keras.utils.set_random_seed(1)
+        config = kt.RunConfig(
+            kt.ModelConfig(
+                20, d_model=8, d_ff=8, num_heads=2, encoder_layers=1, decoder_layers=1, dropout=0.0
+            ),
+            training=TrainingConfig(accumulate_batches=2 if halves else 1, epsilon=1e-3),
+        )
+        objective = compile_objective(config)
+        for part in [slice(2), slice(2, 4)] if halves else [slice(4)]:
+            objective.train_on_batch({name: x[part] for name, x in batch.items()})
+        return objective.transformer.get_weights()
+
+    assert_same(weights(True), weights(False), atol=1e-5)
+
+
+def test_the_best_epoch_by_bleu_is_the_model(tables, tmp_path, monkeypatch):
+    """BLEU is made up here, so that the first of three epochs is the best."""
+    made_up = iter([30.0, 10.0, 20.0])
+    monkeypatch.setattr(
+        "keras_transformer.training.validation.score",
+        lambda *_: type("Scores", (), {"bleu": next(made_up)}),
+    )
+    found = run(tables, tmp_path / "run", final_weights="best")
+    paths = Checkpoints(tmp_path / "run" / "checkpoints").paths()
+    assert_same(found, weights_at(tmp_path / "run", paths[0]))
+    with open(tmp_path / "run" / "log.csv", newline="") as file:
+        assert [float(row["val_bleu"]) for row in csv.DictReader(file)] == [30.0, 10.0, 20.0]
+
+
+def test_training_stops_when_bleu_gets_no_better(tables, tmp_path, monkeypatch):
+    made_up = iter([10.0, 30.0, 20.0, 30.0])
+    monkeypatch.setattr(
+        "keras_transformer.training.validation.score",
+        lambda *_: type("Scores", (), {"bleu": next(made_up)}),
+    )
+    said = []
+    run(tables, tmp_path / "run", said.append, epochs=9, patience=2)
+    assert any("no better BLEU in 2 epochs" in line for line in said)
+    with open(tmp_path / "run" / "log.csv", newline="") as file:
+        assert len(list(csv.DictReader(file))) == 4
+    again = {**tables, "training": {**tables["training"], "epochs": 9, "patience": 2}}
+    kt.train(kt.read_tables(again), tmp_path / "run", resume=True, say=said.append)
+    assert "all epochs are done already" in said
+
+
+def test_patience_counts_epochs_without_a_better_score():
+    nan = float("nan")
+    assert not is_stale([1, 2, 3], 2)
+    assert is_stale([1, 3, 2, 3], 2)
+    assert not is_stale([1, 3, 2], 2)
+    assert is_stale([3, nan, 2, nan], 3)
+    assert not is_stale([3, 2, 1], 0)
+
+
+def test_bleu_of_the_validation_data_is_that_of_greedy_search(tables, tmp_path):
+    said = []
+    run(tables, tmp_path / "run", said.append, epochs=1, sample_lines=1)
+    model, tokenizer = kt.load_run(tmp_path / "run")
+    data = tables["data"]
+    pairs = list(read_pairs((data["validation_source"], data["validation_target"])))
+    sources, references = map(list, zip(*pairs, strict=True))
+    translations = kt.Translator(model, tokenizer, kt.DecodingConfig(beams=1))(sources)
+    with open(tmp_path / "run" / "log.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["val_bleu"]) == pytest.approx(score(translations, references, "char").bleu)
+    assert any(f"model:  {translations[0]}" in line and sources[0] in line for line in said)
+
+
+def test_bleu_is_measured_every_few_epochs_and_the_log_says_so(tables, tmp_path):
+    run(tables, tmp_path / "run", epochs=2, bleu_epochs=2)
+    with open(tmp_path / "run" / "log.csv", newline="") as file:
+        assert [row["val_bleu"] == "nan" for row in csv.DictReader(file)] == [True, False]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_asked_to_stop_saves_and_says_how_to_go_on(tables, tmp_path, number):
+    long = {**tables, "training": {**tables["training"], "epochs": 500, "bleu_epochs": 0}}
+    (tmp_path / "config.toml").write_text(tomli_w.dumps(long), "utf-8")
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "keras_transformer", "train", str(tmp_path / "config.toml"),
+            "--run-dir", str(tmp_path / "run"), "training.keep_checkpoints=2",
+        ],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    while not list((tmp_path / "run").glob("checkpoints/step-*")):
+        assert process.poll() is None, "it ended before it could be asked to stop"
+        time.sleep(0.1)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 130
+    assert f"train {tmp_path / 'config.toml'} training.keep_checkpoints=2" in output
+    assert "--resume" in output.splitlines()[-1]
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
+    position = checkpoints.position(checkpoints.last())
+    done = position["epoch"] * position["steps"] + position["step"]
+    assert checkpoints.last().stem == f"step-{done:08d}"
+
+
+def test_the_curves_are_drawn(tables, tmp_path):
+    run(tables, tmp_path / "run", epochs=2)
+    picture = (tmp_path / "run" / "curves.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    run({**tables, "data": {k: v for k, v in tables["data"].items() if "val" not in k}},
+        tmp_path / "without", epochs=1)  # fmt: skip
+    assert (tmp_path / "without" / "curves.png").exists()
+
+
+def test_progress_tells_speed_and_time_left(monkeypatch):
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr("keras_transformer.training.progress.time.monotonic", lambda: next(clock))
+    said = []
+    progress = Progress(epochs=3, steps=4, tokens=400, say=said.append, every=15)
+    progress.set_params({"steps": 4, "epochs": 3})
+    progress.on_epoch_begin(0)  # at 0
+    for batch in range(4):  # at 10, which counts for nothing, 20, 30, 40
+        progress.on_train_batch_end(batch, {"loss": 2.5})
+    progress.on_epoch_end(0, {"loss": 2.0, "val_loss": 1.5, "val_bleu": 12.345})  # at 50
+    assert said[0] == "epoch 1/3  batch 2/4  loss 2.500  10 tokens/s, ETA 1 min 40 s"
+    assert said[-1] == (
+        "epoch 1/3: loss 2.000, validation loss 1.500, BLEU 12.35; 50 s, 8 tokens/s, ETA 1 min 47 s"
+    )
+    assert duration(3599.6) == "1 h 0 min"
+
+
+def test_sentences_are_split_anew_every_epoch_and_say_the_same(tables, tmp_path):
+    files = tables["data"]["train_source"], tables["data"]["train_target"]
+    lines = [line for file in files for line in read_lines(file)]
+    tokenizer = kt.Tokenizer.learn(lines, 200, "bpe")
+    options = dict(tokens_per_batch=512, max_tokens=64, seed=1)
+    plain = Batches(files, tokenizer, **options)
+    drawn = Batches(files, tokenizer, **options, regularization=0.3)
+    assert drawn.steps == plain.steps
+
+    def sources(batches):
+        rows = [row for inputs, _ in batches.epoch(0) for row in np.array(inputs["source"])]
+        return [[one for one in row.tolist() if one > 2] for row in rows]
+
+    one, other, usual = sources(drawn), sources(drawn), sources(plain)
+    assert len(one) == drawn.pairs
+    assert sorted(tokenizer.decode(one)) == sorted(tokenizer.decode(usual))
+    assert one != other
+    assert sum(map(len, one)) > 1.1 * sum(map(len, usual))
+
+
+def test_word_alignments_become_alignments_of_tokens(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("the dog barks\tder hund bellt\nhi\thallo\n", "utf-8")
+    (tmp_path / "links").write_text("0-0 1-1 2-2\n\n", "utf-8")
+    lines = (tmp_path / "pairs.tsv").read_text("utf-8").split()
+    tokenizer = kt.Tokenizer.learn(lines, 40, "char")
+    files = (str(tmp_path / "pairs.tsv"),)
+    batches = Batches(files, tokenizer, 512, 32, alignments=str(tmp_path / "links"))
+    ((inputs, labels),) = [
+        (inputs, labels) for inputs, labels in batches.epoch() if len(labels) == 1
+        and tokenizer.decode([[x for x in np.array(labels)[0].tolist() if x > 2]]) != ["hallo"]
+    ]  # fmt: skip
+    source = tokenizer.pieces(np.array(inputs["source"])[0])
+    target = tokenizer.pieces(np.array(labels)[0])
+    found = np.array(inputs["alignments"])[0]
+    words = [
+        [sum(piece == "▁" for piece in side[: n + 1]) for n in range(len(side))]
+        for side in (target, source)
+    ]
+    for t, s in np.ndindex(found.shape):
+        both = target[t] not in ("</s>", "<pad>") and source[s] not in ("</s>", "<pad>")
+        assert found[t, s] == (both and words[0][t] == words[1][s])
+    assert found.any()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("0-0\n", "has 1 lines"), ("0-0\n1:1\n", "line 2: '1:1' is no link")],
+)
+def test_faulty_alignments_are_refused(text, message, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a\tb\nc\td\n", "utf-8")
+    (tmp_path / "links").write_text(text, "utf-8")
+    tokenizer = kt.Tokenizer.learn(["a b c d"], 20, "char")
+    with pytest.raises(kt.InputError, match=message):
+        Batches((str(tmp_path / "pairs.tsv"),), tokenizer, alignments=str(tmp_path / "links"))
+
+
+def test_a_run_learns_with_all_methods_at_once(tables, tmp_path):
+    links = tmp_path / "links"
+    links.write_text("0-0\n" * 120, "utf-8")
+    given = {
+        **tables,
+        "tokenizer": dict(kind="bpe", vocabulary_size=200),
+        "data": {**tables["data"], "train_alignments": str(links)},
+        "model": {**tables["model"], "encoder_layers": 3},  # deep encoder, shallow decoder
+        "methods": dict(
+            r_drop=1.0, target_input="two_pass", guided_attention=0.5, guidance="alignments",
+            source_word_dropout=0.1, target_word_dropout=0.1, subword_regularization=0.1,
+        ),
+    }  # fmt: skip
+    kt.train(kt.read_tables(given), tmp_path / "run", say=lambda _: None)
+    with open(tmp_path / "run" / "log.csv", newline="") as file:
+        losses = [float(row["val_loss"]) for row in csv.DictReader(file)]
+    assert losses[-1] < losses[0]
+
+
+def test_a_student_learns_from_what_its_teacher_writes(tables, tmp_path, capsys):
+    run(tables, tmp_path / "teacher", epochs=1)
+    pairs = tmp_path / "pairs.tsv"
+    command = ["distill", str(tmp_path / "teacher"), "decoding.beams=2", "--output", str(pairs)]
+    assert main(command) == 0
+    assert "120 of 120 lines" in capsys.readouterr().out
+    sources = list(read_lines(tables["data"]["train_source"]))
+    written = [line.split("\t") for line in pairs.read_text("utf-8").splitlines()]
+    assert [source for source, _ in written] == sources
+    model, tokenizer = kt.load_run(tmp_path / "teacher")
+    translator = kt.Translator(model, tokenizer, kt.DecodingConfig(beams=2))
+    assert [target for _, target in written] == translator(sources)
+    assert main(command) == 0
+    assert "are there already" in capsys.readouterr().out
+
+
+def test_a_broken_off_distillation_goes_on(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("a\tA\nb\tB\nc\t", "utf-8")  # killed while it wrote the third
+    asked = []
+
+    def teacher(lines):
+        asked.extend(lines)
+        return [line.upper() for line in lines]
+
+    assert distill(teacher, ["a", "b", "c", "d"], path, say=lambda _: None) == 4
+    assert asked == ["c", "d"]
+    assert path.read_text("utf-8") == "a\tA\nb\tB\nc\tC\nd\tD\n"
+    with pytest.raises(kt.InputError, match="holds other pairs"):
+        distill(teacher, ["x"], path)
+
+
+def test_the_shipped_configs_can_be_read():
+    directory = os.path.join(os.path.dirname(__file__), "..", "..", "configs")
+    names = [name for name in os.listdir(directory) if name.endswith(".toml")]
+    assert "multi30k_tiny.toml" in names
+    for name in names:
+        kt.read_config(os.path.join(directory, name))
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value", "message"),
+    [
+        ("methods", "target_input", "two_passes", "Did you mean two_pass"),
+        ("methods", "sampling_decay", "exp", "Choose"),
+        ("methods", "source_word_dropout", 1.0, "below 1"),
+        ("training", "final_weights", "averaged", "Did you mean average"),
+        ("training", "patience", -1, "at least 0"),
+    ],
+)
+def test_wrong_methods_are_refused(table, key, value, message):
+    with pytest.raises(kt.InputError, match=message):
+        kt.read_tables({table: {key: value}})
+
+
+def test_what_goes_by_bleu_needs_bleu():
+    with pytest.raises(kt.InputError, match="go by BLEU"):
+        kt.read_tables({"training": {"patience": 3, "bleu_epochs": 0}})
+    with pytest.raises(kt.InputError, match="train_alignments"):
+        kt.read_tables({"methods": {"guided_attention": 1.0, "guidance": "alignments"}})
+
+
+def test_the_validation_data_is_not_needed_for_a_callback_that_is_not_due():
+    validation = Validation([("a", "b")], None, TrainingConfig(bleu_epochs=2), None)
+    validation.on_epoch_begin(0)
+    validation.on_test_end()
+    logs = {}
+    validation.on_epoch_end(0, logs)
+    assert np.isnan(logs["val_bleu"])
