@@ -1,7 +1,6 @@
-"""Sentence pairs as padded batches of ids: bucketed by length, shuffled by a seed, streamed."""
+"""Sentence pairs as padded batches of ids: sorted by length, shuffled by a seed, streamed."""
 
-from collections import Counter
-from itertools import islice
+from itertools import count, islice
 
 import tensorflow as tf
 
@@ -12,7 +11,6 @@ from keras_transformer.text.tokenizer import BEGIN, END, UNKNOWN, Tokenizer
 from keras_transformer.text.unknown import UnknownWords
 
 CHUNK = 1000  # pairs that are turned into ids at a time
-NEVER = 1 << 40  # longer than any sentence
 
 
 def bucket_lengths(longest: int) -> list[int]:
@@ -38,16 +36,15 @@ class Batches:
     A batch is ({"source": [B, S], "target": [B, T]}, labels [B, T]), int32, padded with 0. The
     source ends with the end id, the target begins with the begin id, and the labels are the target
     one place on. Pairs of like length share a batch, and each side is padded to one of a small set
-    of lengths. The order depends on the seed, the epoch
-    and TensorFlow's global seed, which `keras.utils.set_random_seed` sets.
+    of lengths. The order depends on the seed and the epoch alone.
 
     Args:
         files: (tsv,) or (source, target).
         tokenizer: turns both sides into ids.
         tokens_per_batch: a batch has as many sentences as fit into this number of places a side.
         max_tokens: pairs with a longer side are left out.
-        seed: decides the order of an epoch; None leaves the pairs in the order of the file.
-        shuffle_pairs: how many pairs the shuffling has in view at once.
+        seed: decides the order of an epoch; None leaves the batches sorted by length.
+        shuffle_pairs: how many pairs of the file are put into batches, and shuffled, together.
         copy_words: how many words of a source that the vocabulary does not know have ids of their
             own; see `UnknownWords`.
         regularization: above 0, each epoch splits sentences into other pieces; see
@@ -76,10 +73,11 @@ class Batches:
     ):
         self._files = files
         self._tokenizer = tokenizer
+        self._tokens_per_batch = tokens_per_batch
         self._seed = seed
-        self._shuffle_pairs = shuffle_pairs
+        self._chunk = min(CHUNK, shuffle_pairs)
+        self._chunks_per_window = shuffle_pairs // self._chunk
         self._lengths = bucket_lengths(max_tokens)
-        self._batch_sizes = [max(1, tokens_per_batch // length) for length in self._lengths]
         self._unknown = UnknownWords(tokenizer, copy_words)
         self._regularization = regularization
         self._alignments = alignments
@@ -92,25 +90,32 @@ class Batches:
 
     def _measure(self):
         """Counts what an epoch has; that also reads the whole corpus once and finds its faults."""
-        buckets, self.too_long, self.empty, self.tokens = Counter(), 0, 0, 0
+        self.too_long, self.empty, self.tokens = 0, 0, 0
+        windows = []  # the padded lengths of their pairs
         pairs = read_pairs(self._files)
-        while chunk := list(islice(pairs, CHUNK)):
+        for number in count():
+            if not (chunk := list(islice(pairs, self._chunk))):
+                break
+            if number % self._chunks_per_window == 0:
+                windows.append([])
             sources, targets = zip(*chunk, strict=True)
             words = self._unknown.find(sources)
             source_ids = self._unknown.encode(sources, words)
             target_ids = self._unknown.encode(targets, words)
-            lengths = zip(map(len, source_ids), map(len, target_ids), strict=True)
-            for source_length, target_length in lengths:
-                longest = max(source_length, target_length) + 1  # with the end id
-                if not (source_length and target_length):
+            for lengths in zip(map(len, source_ids), map(len, target_ids), strict=True):
+                longest = max(lengths) + 1  # with the end id
+                if not min(lengths):
                     self.empty += 1
                 elif longest > self._lengths[-1]:
                     self.too_long += 1
                 else:
-                    buckets[next(i for i, most in enumerate(self._lengths) if longest <= most)] += 1
-                    self.tokens += target_length + 1
-        self.pairs = buckets.total()
-        self.steps = sum(-(-count // self._batch_sizes[i]) for i, count in buckets.items())
+                    windows[-1].append(next(most for most in self._lengths if longest <= most))
+                    self.tokens += lengths[1] + 1
+        # Sorted by length a window is cut into the same batches in every epoch: that depends on how
+        # many pairs there are of each length, and not on which.
+        self._cuts = [_cut(sorted(lengths), self._tokens_per_batch) for lengths in windows]
+        self.pairs = sum(map(len, windows))
+        self.steps = sum(len(cuts) - 1 for cuts in self._cuts)
         if self.pairs == 0:
             raise InputError(
                 f"{' and '.join(self._files)}: no pair is left: {self.empty} have an empty side, "
@@ -121,27 +126,14 @@ class Batches:
 
     def epoch(self, epoch: int | tf.Tensor = 0) -> tf.data.Dataset:
         """The batches of one epoch."""
-        pairs = self._read()
-        if self._seed is not None:
-            # The epochs of different seeds are far apart, so that no two runs share an order.
-            pairs = pairs.shuffle(self._shuffle_pairs, seed=self._seed * 1_000_003 + epoch)
-        lengths = tf.constant(self._lengths, tf.int64)
-        batch_sizes = tf.constant(self._batch_sizes, tf.int64)
-
-        def bucket(pair):
-            return tf.searchsorted(lengths, pair["longest"][None], out_type=tf.int64)[0]
-
+        cuts = tf.ragged.constant(self._cuts, tf.int64)
         return (
-            pairs.batch(CHUNK)
+            self._read()
+            .batch(self._chunk)
             .map(self._encode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-            .unbatch()
-            .filter(lambda pair: pair["longest"] <= lengths[-1])
-            .group_by_window(
-                key_func=bucket,
-                reduce_func=lambda key, window: window.ragged_batch(batch_sizes[key]),
-                window_size_func=lambda key: batch_sizes[key],
-            )
-            .map(self._pad, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+            .batch(self._chunks_per_window)
+            .enumerate()
+            .flat_map(lambda number, window: self._cut_window(window, cuts[number], epoch, number))
             .apply(tf.data.experimental.assert_cardinality(self.steps))
         )
 
@@ -161,19 +153,22 @@ class Batches:
         )
 
     def _encode(self, lines):
-        """The ids of a chunk of pairs, and how long each is; of no use if a side is empty."""
+        """The ids of a chunk of lines, and the length of each pair; without those left out."""
         if "pair" in lines:
             fields = tf.strings.split(lines.pop("pair"), "\t").to_tensor(shape=[None, 2])
             lines |= {"source": fields[:, 0], "target": fields[:, 1]}
         words = self._unknown.find_in_graph(lines["source"])
         pair = {side: self._unknown.tokenize(lines[side], words) for side in ("source", "target")}
         source, target = (pair[side].row_lengths() for side in ("source", "target"))
-        longest = tf.where((source > 0) & (target > 0), tf.maximum(source, target) + 1, NEVER)
+        longest = tf.maximum(source, target) + 1
         if self._regularization:
             pair = {side: self._draw(lines[side], usual) for side, usual in pair.items()}
         if "alignment" in lines:
             pair["alignment"] = tf.strings.split(lines["alignment"])
-        return pair | {"longest": longest}
+        # As a row of one, so that chunks of any number of pairs can be joined.
+        pair["longest"] = tf.RaggedTensor.from_tensor(longest[:, None])
+        fits = (source > 0) & (target > 0) & (longest <= self._lengths[-1])
+        return {name: tf.ragged.boolean_mask(values, fits) for name, values in pair.items()}
 
     def _draw(self, lines, usual):
         """The ids of other pieces of the lines, unless those are too many."""
@@ -183,6 +178,26 @@ class Batches:
         return tf.gather(
             tf.concat([drawn, usual], axis=0), tf.where(fits, row, row + drawn.nrows())
         )
+
+    def _cut_window(self, chunks, cuts, epoch, number):
+        """The batches of a window of chunks: cut where `cuts` says when sorted by length."""
+        pairs = {name: values.merge_dims(0, 1) for name, values in chunks.items()}
+        longest = pairs.pop("longest").flat_values
+        batches = tf.range(tf.size(cuts) - 1)
+        if self._seed is None:
+            order = tf.argsort(longest, stable=True)
+        else:
+            # The epochs of different seeds are far apart, so that no two runs share an order.
+            seed = tf.stack([self._seed * 1_000_003 + tf.cast(epoch, tf.int64), number])
+            order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(longest)), seed)
+            order = tf.gather(order, tf.argsort(tf.gather(longest, order), stable=True))
+            batches = tf.random.experimental.stateless_shuffle(batches, seed)
+
+        def batch(place):
+            rows = order[cuts[place] : cuts[place + 1]]
+            return self._pad({name: tf.gather(values, rows) for name, values in pairs.items()})
+
+        return tf.data.Dataset.from_tensor_slices(batches).map(batch)
 
     def _pad(self, pair):
         begin = tf.fill([pair["target"].nrows(), 1], BEGIN)
@@ -218,3 +233,12 @@ class Batches:
         lengths = tf.constant(self._lengths)
         length = tf.reduce_min(tf.boolean_mask(lengths, lengths >= longest))
         return ids.to_tensor(shape=tf.stack([-1, length]))  # -1: every row
+
+
+def _cut(lengths, tokens_per_batch):
+    """Where sorted lengths are cut, so that the longest of a batch times its size is within."""
+    cuts = [0]
+    for place, length in enumerate(lengths):
+        if place > cuts[-1] and (place + 1 - cuts[-1]) * length > tokens_per_batch:
+            cuts.append(place)
+    return [*cuts, len(lengths)] if lengths else cuts

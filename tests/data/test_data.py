@@ -144,7 +144,7 @@ def test_an_epoch_has_every_pair_once_in_few_shapes_within_the_budget(files, tok
 
 def test_most_places_hold_tokens(files, tokenizer):
     places = [np.array(inputs["source"]) for inputs, _ in Batches(files, tokenizer, seed=1).epoch()]
-    assert sum((x > 0).sum() for x in places) / sum(x.size for x in places) > 0.85
+    assert sum((x > 0).sum() for x in places) / sum(x.size for x in places) > 0.8
 
 
 def test_the_order_depends_on_seed_and_epoch_alone(files, tokenizer):
