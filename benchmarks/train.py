@@ -1,11 +1,13 @@
-"""Training speed: `model.fit` beside PyTorch's nn.Transformer, on the same sizes and batches.
+"""Training speed: `fit` beside PyTorch's nn.Transformer and KerasHub's layers, on the same batches.
 
     python3 -m venv benchmarks/.venv
     benchmarks/.venv/bin/pip install torch==2.13.0 numpy
+    pip install keras-hub
     python benchmarks/train.py [--sizes tiny small] [--rounds 3] [--output benchmarks/train.md]
 
 A batch has 448 pairs of 18 tokens a side, of a vocabulary of 10,000, all embeddings shared, dropout
-0.3, label smoothing 0.1, Adam (PyTorch's fused one). The engines take turns, and the best round of
+0.3, label smoothing 0.1 (KerasHub: none, Keras has none for integer labels), Adam (PyTorch's fused
+one). Ours is what `keras-transformer train` runs. The engines take turns, and the best round of
 each counts. The share of the peak is that of the floating-point operations that the matrix products
 of a step need, of what the machine does in a large matrix product.
 """
@@ -23,7 +25,13 @@ SIZES = {  # layers a side, d_model, d_ff, heads
     "small": (3, 256, 1024, 8),
 }
 TORCH = Path(__file__).parent / ".venv" / "bin" / "python"
-ENGINES = {"model.fit": sys.executable, "PyTorch": TORCH, "torch.compile": TORCH}
+OURS = "keras_transformer"
+ENGINES = {
+    OURS: sys.executable,
+    "PyTorch": TORCH,
+    "torch.compile": TORCH,
+    "KerasHub": sys.executable,
+}
 
 
 def main():
@@ -38,7 +46,7 @@ def main():
         work(*parsed.worker)
         return
     lines = [
-        "| size | engine | ms a step | target tokens/s | model.fit is | share of the peak |",
+        "| size | engine | ms a step | target tokens/s | ours is | share of the peak |",
         "|---|---|--:|--:|--:|--:|",
     ]
     print(*lines, sep="\n", flush=True)
@@ -71,7 +79,7 @@ def compare(size, rounds, steps, peak):
         worker.stdin.close()
         worker.wait()
     for engine, seconds in best.items():
-        speed, ratio = PAIRS * LENGTH / seconds, seconds / best["model.fit"]
+        speed, ratio = PAIRS * LENGTH / seconds, seconds / best[OURS]
         share = operations(size) / seconds / peak
         yield (
             f"| {size} | {engine} | {1000 * seconds:.0f} | {speed:,.0f} | {ratio:.2f} x | "
@@ -104,8 +112,8 @@ def measure_peak():
 
 def work(engine, size):
     """Measures as many steps as each line asks for."""
-    make = keras_steps if engine == "model.fit" else torch_steps
-    run = make(SIZES[size], compiled=engine == "torch.compile")
+    makers = {OURS: keras_steps, "KerasHub": keras_hub_steps}
+    run = makers.get(engine, torch_steps)(SIZES[size], compiled=engine == "torch.compile")
     for line in sys.stdin:
         steps = int(line)
         began = time.perf_counter()
@@ -121,12 +129,9 @@ def make_batch():
 
 
 def keras_steps(size, compiled):
-    import numpy as np
-    import tensorflow as tf
-
     from keras_transformer.config import ModelConfig, RunConfig
     from keras_transformer.training.memory import keep_freed_memory
-    from keras_transformer.training.run import compile_model
+    from keras_transformer.training.run import compile_objective
 
     keep_freed_memory()  # as `train` does
     layers, d_model, d_ff, num_heads = size
@@ -134,11 +139,41 @@ def keras_steps(size, compiled):
         VOCABULARY, d_model=d_model, d_ff=d_ff, num_heads=num_heads, dropout=DROPOUT,
         encoder_layers=layers, decoder_layers=layers,
     )  # fmt: skip
-    model = compile_model(RunConfig(config))
-    source, target, labels = (np.stack([part]) for part in make_batch())
-    data = ({"source": source, "target": target}, labels)
-    batches = tf.data.Dataset.from_tensor_slices(data).repeat()
-    # One call of `fit` that goes on for ever would be the simplest, but could not be measured.
+    source, target, labels = make_batch()
+    data = {"source": source, "target": target, "labels": labels}
+    return fit_steps(compile_objective(RunConfig(config)), data)
+
+
+def keras_hub_steps(size, compiled):
+    import keras
+    import keras_hub
+
+    from keras_transformer.training.memory import keep_freed_memory
+
+    keep_freed_memory()
+    layers, d_model, d_ff, num_heads = size
+    embedding = keras_hub.layers.TokenAndPositionEmbedding(VOCABULARY, LENGTH, d_model)
+    source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
+    memory, x = (keras.layers.Dropout(DROPOUT)(embedding(ids)) for ids in (source, target))
+    for _ in range(layers):
+        memory = keras_hub.layers.TransformerEncoder(d_ff, num_heads, DROPOUT)(memory)
+    for _ in range(layers):
+        x = keras_hub.layers.TransformerDecoder(d_ff, num_heads, DROPOUT)(x, memory)
+    model = keras.Model([source, target], embedding.token_embedding(x, reverse=True))
+    model.compile(
+        keras.optimizers.Adam(1e-3, beta_2=0.98),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0),
+        jit_compile=False,
+    )
+    source, target, labels = make_batch()
+    return fit_steps(model, ((source, target), labels))
+
+
+def fit_steps(model, batch):
+    """As many steps of `fit` as asked for. One call that goes on for ever could not be measured."""
+    import tensorflow as tf
+
+    batches = tf.data.Dataset.from_tensors(batch).repeat()
     return lambda steps: model.fit(batches, steps_per_epoch=steps, verbose=0)
 
 

@@ -265,14 +265,18 @@ class TrainingConfig:
             _check(self, name, "at least 0", lambda value: value >= 0)
         _check_choice(self, "final_weights", FINAL_WEIGHTS)
         _check_choice(self, "bleu_tokenize", BLEU_TOKENIZERS)
-        by_bleu = self.patience > 0 or self.final_weights == "best"
-        if by_bleu and self.bleu_epochs == 0:
+        if self.goes_by_bleu and self.bleu_epochs == 0:
             raise FieldError(
                 self, "bleu_epochs", " is 0, but patience and the best weights go by BLEU: set 1."
             )
         _check(self, "epsilon", "a positive number", lambda value: value > 0)
         _check(self, "peak_learning_rate", "a positive number", lambda v: v is None or v > 0)
         _check_choice(self, "precision", PRECISIONS)
+
+    @property
+    def goes_by_bleu(self) -> bool:
+        """Whether BLEU on the validation data decides something."""
+        return self.patience > 0 or self.final_weights == "best"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -407,6 +411,12 @@ class RunConfig:
                 "max_tokens",
                 f" is {self.data.max_tokens}, more than model.max_length="
                 f"{self.model.max_length}: the model could not read such a sentence.",
+            )
+        if self.training.goes_by_bleu and not self.data.files("validation"):
+            raise FieldError(
+                self.training,
+                "final_weights" if self.training.final_weights == "best" else "patience",
+                " goes by BLEU on validation data: give data.validation_source and _target.",
             )
         if self.model.copy_words and self.methods.subword_regularization:
             raise FieldError(

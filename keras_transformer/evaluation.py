@@ -42,7 +42,8 @@ def score(
     >>> print(score(["the cat sat on the mat"], ["the cat sat on a mat"]).exact_match)
     0.0
     """
-    bleu = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase)
+    # Forced, or it would warn of text that is split already.
+    bleu = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     same = sum(one == other for one, other in zip(translations, references, strict=True))
     return Scores(
         bleu=bleu.corpus_score(translations, [references]).score,

@@ -84,20 +84,7 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
         # From now on it is not what the run has learned.
         (run_dir / "model.keras").unlink(missing_ok=True)
         forget_epochs(run_dir / "log.csv", first=epoch)
-        beside = [Progress(config.training.epochs, batches.steps, batches.tokens, say)]
-        if validation and config.training.bleu_epochs:
-            pairs = list(
-                islice(read_pairs(config.data.files("validation")), config.training.bleu_pairs)
-            )
-            # First, because it adds to what the others log.
-            beside.insert(0, Validation(pairs, tokenizer, config.training, checkpoints, bleus, say))
-        if config.training.final_weights == "ema":
-            beside.append(keras.callbacks.SwapEMAWeights())  # while validating
-        beside += [
-            Log(run_dir / "log.csv"),
-            Curves(run_dir / "log.csv", run_dir / "curves.png"),
-            keras.callbacks.TensorBoard(run_dir / "tensorboard", write_graph=False),
-        ]
+        beside = _callbacks(config, run_dir, tokenizer, batches, checkpoints, bleus, say)
         with asked_to_stop() as stop:
             # Last, so that a checkpoint of an epoch finds the epoch's line written.
             checkpointing = Checkpointing(
@@ -113,6 +100,26 @@ def _keep(training):
     """How many checkpoints are needed."""
     averaged = training.average_checkpoints if training.final_weights == "average" else 1
     return max(training.keep_checkpoints, averaged)
+
+
+def _callbacks(config, run_dir, tokenizer, batches, checkpoints, bleus, say):
+    """What watches a run, in the order that they depend on each other."""
+    training, log = config.training, run_dir / "log.csv"
+    callbacks = []
+    files = config.data.files("validation")
+    if files and training.bleu_epochs:
+        # First, because it adds to what the others log.
+        pairs = list(islice(read_pairs(files), training.bleu_pairs))
+        callbacks.append(Validation(pairs, tokenizer, training, checkpoints, bleus, say))
+    if training.final_weights == "ema":
+        callbacks.append(keras.callbacks.SwapEMAWeights())  # while validating
+    return [
+        *callbacks,
+        Progress(training.epochs, batches.steps, batches.tokens, say),
+        Log(log),
+        Curves(log, run_dir / "curves.png"),
+        keras.callbacks.TensorBoard(run_dir / "tensorboard", write_graph=False),
+    ]
 
 
 def _fit(objective, batches, validation, callbacks, epoch, step, config):
@@ -133,6 +140,8 @@ def _fit(objective, batches, validation, callbacks, epoch, step, config):
                 shuffle=False,  # the batches are shuffled already
                 verbose=0,
             )
+            if objective.stop_training:
+                return
 
 
 def _finish(objective, checkpoints, config, say):

@@ -383,6 +383,8 @@ def test_wrong_methods_are_refused(table, key, value, message):
 def test_what_goes_by_bleu_needs_bleu():
     with pytest.raises(kt.InputError, match="go by BLEU"):
         kt.read_tables({"training": {"patience": 3, "bleu_epochs": 0}})
+    with pytest.raises(kt.InputError, match=r"final_weights goes by BLEU on validation data"):
+        kt.read_tables({"training": {"final_weights": "best"}})
     with pytest.raises(kt.InputError, match="train_alignments"):
         kt.read_tables({"methods": {"guided_attention": 1.0, "guidance": "alignments"}})
 
