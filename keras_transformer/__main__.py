@@ -52,6 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except Stopped:
+        print("stopped and saved; the same command goes on")
+        return 130
 
 
 def _parser():
@@ -69,7 +72,9 @@ def _parser():
     command.add_argument(
         "overrides", nargs="*", metavar="TABLE.KEY=VALUE", help="as in training.epochs=20"
     )
-    command.add_argument("--run-dir", required=True, help="where everything of the run goes")
+    command.add_argument(
+        "--run-dir", help="where everything of the run goes (default: runs/CONFIG, as it is named)"
+    )
     command.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
     command.set_defaults(run=_train)
 
@@ -145,13 +150,14 @@ def _demo(parsed):
 
 def _train(parsed):
     config = read_config(parsed.config, parsed.overrides)
+    run_dir = parsed.run_dir or f"runs/{Path(parsed.config).stem}"
     try:
-        train(config, parsed.run_dir, resume=parsed.resume)
+        train(config, run_dir, resume=parsed.resume)
     except Stopped:
-        words = ["train", parsed.config, *parsed.overrides, "--run-dir", parsed.run_dir, "--resume"]
+        words = ["train", parsed.config, *parsed.overrides, "--run-dir", run_dir, "--resume"]
         print(f"stopped and saved; go on with: keras-transformer {shlex.join(words)}")
         return 130
-    print(f"done: keras-transformer translate {parsed.run_dir}")
+    print(f"done: keras-transformer translate {run_dir}")
     return 0
 
 

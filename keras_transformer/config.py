@@ -220,7 +220,7 @@ class TrainingConfig:
             average_checkpoints, the moving average "ema", or those of the epoch with the "best"
             BLEU on the validation data.
         average_checkpoints: how many checkpoints are averaged.
-        ema_momentum: the share of the moving average that an update leaves as it is.
+        ema_momentum: the share of the moving average that a batch leaves as it is.
         bleu_epochs: epochs between two translations of the validation data; 0 for none.
         bleu_pairs: how many pairs of it are translated.
         bleu_tokenize: how BLEU splits words: "13a", "none" for text that is split already, "char",
@@ -272,6 +272,14 @@ class TrainingConfig:
         _check(self, "epsilon", "a positive number", lambda value: value > 0)
         _check(self, "peak_learning_rate", "a positive number", lambda v: v is None or v > 0)
         _check_choice(self, "precision", PRECISIONS)
+
+        if 0 < self.patience < self.bleu_epochs:
+            raise FieldError(
+                self,
+                "patience",
+                f" is {self.patience}, less than training.bleu_epochs={self.bleu_epochs}: training "
+                "would stop before the next BLEU.",
+            )
 
     @property
     def goes_by_bleu(self) -> bool:

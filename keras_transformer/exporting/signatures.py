@@ -168,7 +168,7 @@ class Signatures(tf.Module):
         """`serving_default` between tokenizer and detokenizer: ids of tokens, without the end.
 
         What stands beyond a row's length is not read. An id that is no token of the vocabulary, or
-        one of the special ones, is read as unknown.
+        one of the special ones, is read as unknown, and cannot be copied.
         """
         source, truncated = self._read_ids(ids, lengths)
         return self._say_ids(ids, self._search(source), truncated)

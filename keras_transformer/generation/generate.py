@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_transformer import masks
 from keras_transformer.config import DecodingConfig
+from keras_transformer.errors import InputError
 from keras_transformer.generation.beam import BeamSearch, length_penalty
 from keras_transformer.generation.choose import Greedy, Sampling, log_probability
 from keras_transformer.generation.constraints import Constraints
@@ -173,6 +174,8 @@ class Ensemble(keras.Model):
     def __init__(self, models, **kwargs):
         super().__init__(**kwargs)
         self.models = list(models)
+        if len({model.config.copy_words for model in self.models}) > 1:
+            raise InputError("The models of an ensemble have to have the same model.copy_words.")
         self.built = True  # as they are
         self.config = min((model.config for model in models), key=lambda config: config.max_length)
 

@@ -167,8 +167,8 @@ class Transformer(keras.Model):
             return_alignment: whether to return what the hypotheses looked at as well.
 
         Returns:
-            Logits [B N, V] of the next token, and the new state; where asked, also the `alignment`
-            [B, N, S].
+            The output [B N, V] for the next token, and the new state; where asked, also the
+            `alignment` [B, N, S].
         """
         x = self._embed_target(target[:, None], offset=index)  # [B N, 1, D]
         x, state, scores = self.decoder.step(x, state, memory["layers"], memory["keep"], index)

@@ -67,21 +67,24 @@ class Checkpointing(keras.callbacks.Callback):
         if self.fresh and (last := self.checkpoints.last()):
             # Not earlier: `fit` makes the metrics' variables and clears them before this call.
             self.checkpoints.restore(self.model, last)
-            self.step = self.checkpoints.position(last)["step"]
+            position = self.checkpoints.position(last)
+            self.step = position["step"]
+            self.extra = None if position["due"] else last
             if self.step == 0:  # they are of the epoch before
                 self.model.reset_metrics()
         self.fresh = False
 
     def on_train_begin(self, logs=None):
-        self.fresh = True
+        self.fresh, self.extra = True, None
 
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
         if self.step == self.steps:
             return  # the last batch's checkpoint is the epoch's, written when validation is done
         stopping = self.stop() is not None
-        if stopping or self.step % self.every == 0:
-            self._save(self.epoch, self.step)
+        due = self.step % self.every == 0
+        if stopping or due:
+            self._save(self.epoch, self.step, due=due)
         if stopping:
             raise Stopped
 
@@ -90,8 +93,12 @@ class Checkpointing(keras.callbacks.Callback):
         if self.stop() is not None and epoch + 1 < self.params["epochs"]:
             raise Stopped
 
-    def _save(self, epoch, step):
-        self.checkpoints.save(self.model, epoch=epoch, step=step, steps=self.steps)
+    def _save(self, epoch, step, due=True):
+        self.checkpoints.save(self.model, epoch=epoch, step=step, steps=self.steps, due=due)
+        if self.extra is not None:
+            # Only to go on from: an average is to be that of a run that was never stopped.
+            self.extra.unlink(missing_ok=True)
+            self.extra = None
 
 
 class Curves(keras.callbacks.Callback):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from keras_transformer.data.corpus import read_pairs
 from keras_transformer.errors import InputError
+from keras_transformer.training.checkpoint import write_atomically
 from keras_transformer.training.progress import duration
 
 CHUNK = 1000  # lines between two writes of the file
@@ -64,9 +65,11 @@ def distill(
 
 def _cut(path, sources):
     """How many pairs of a file are whole; what a kill has left of another one is cut off."""
-    text = path.read_text("utf-8")
-    path.write_text(text[: text.rfind("\n") + 1], "utf-8")
-    pairs = list(read_pairs((str(path),))) if "\n" in text else []
+    text = path.read_bytes()
+    whole = text[: text.rfind(b"\n") + 1]
+    if whole != text:
+        write_atomically(path, lambda part: part.write_bytes(whole))
+    pairs = list(read_pairs((str(path),))) if whole else []
     if [source for source, _ in pairs] != sources[: len(pairs)]:
         raise InputError(f"{path}: holds other pairs than these. Choose another --output.")
     return len(pairs)

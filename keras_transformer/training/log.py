@@ -1,6 +1,7 @@
 """The log of a run, log.csv: a line an epoch."""
 
 import csv
+import math
 import os
 from pathlib import Path
 
@@ -21,11 +22,16 @@ class Log(keras.callbacks.Callback):
         self.path = path
 
     def on_epoch_end(self, epoch, logs=None):
-        with open(self.path, "a", newline="") as file:
-            writer = csv.writer(file, lineterminator=os.linesep)
-            if file.tell() == 0:
-                writer.writerow(["epoch", *sorted(logs)])
-            writer.writerow([epoch, *(logs[name] for name in sorted(logs))])
+        row = {"epoch": epoch, "val_bleu": math.nan, **logs}
+        with open(self.path, "a+", newline="") as file:
+            file.seek(0)
+            names = next(csv.reader(file), None)
+            file.seek(0, os.SEEK_END)
+            if names is None:
+                names = ["epoch", *sorted(row.keys() - {"epoch"})]
+                csv.writer(file, lineterminator=os.linesep).writerow(names)
+            values = [row.get(name, math.nan) for name in names]
+            csv.writer(file, lineterminator=os.linesep).writerow(values)
 
 
 def read_log(path: Path) -> list[dict[str, float]]:

@@ -1,5 +1,7 @@
 """What a run minimises, as a Keras model around the Transformer."""
 
+import dataclasses
+
 import keras
 from keras import ops
 
@@ -25,6 +27,7 @@ from keras_transformer.training.target_input import (
 )
 
 
+@keras.saving.register_keras_serializable("keras_transformer")
 class Objective(keras.Model):
     """A Transformer and what it is trained for; `fit` it, then use or save its `transformer`.
 
@@ -70,19 +73,22 @@ class Objective(keras.Model):
 
     def call(self, inputs, training=False):
         source, target, labels = (inputs[name] for name in ("source", "target", "labels"))
-        methods = self.methods
+        methods, read = self.methods, source
         if training:
             self.batches.assign_add(1)
-            source = self._drop_words(source, methods.source_word_dropout)
-            target = self._drop_words(self._read(source, target), methods.target_word_dropout)
+            read = self._drop_words(source, methods.source_word_dropout)
+            target = self._drop_words(self._mix(read, target), methods.target_word_dropout)
         twice = training and methods.r_drop > 0
         if twice:
-            source, target, labels = (ops.concatenate([x, x]) for x in (source, target, labels))
+            source, read, target, labels = (
+                ops.concatenate([x, x]) for x in (source, read, target, labels)
+            )
         guided = training and methods.guided_attention > 0
         copying = self.transformer.pointer is not None
-        x, scores = self.transformer.decode(source, target, return_cross_scores=guided or copying)
-        if copying:
-            results = self._results(self.transformer.predict_tokens(x, scores, source), labels)
+        x, scores = self.transformer.decode(read, target, return_cross_scores=guided or copying)
+        if copying:  # from the source as it is
+            x = self.transformer.predict_tokens(x, scores, source)
+            results = self._results(x, labels)
         else:
             results = self._projected_results(x, labels)
         if twice:
@@ -96,6 +102,20 @@ class Objective(keras.Model):
                 loss = alignment_loss(alignment, ops.concatenate([given] * (1 + twice)))
             results["loss"] += methods.guided_attention * loss
         return results
+
+    def get_config(self):
+        return {
+            "transformer": keras.saving.serialize_keras_object(self.transformer),
+            "label_smoothing": self.label_smoothing,
+            "methods": dataclasses.asdict(self.methods),
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        transformer = keras.saving.deserialize_keras_object(config["transformer"])
+        methods = MethodsConfig(**config["methods"])
+        return cls(**{**config, "transformer": transformer, "methods": methods})
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         return y_pred["loss"]
@@ -132,10 +152,13 @@ class Objective(keras.Model):
         }  # fmt: skip
 
     def _divergence(self, x, labels):
-        """Of the two halves of a batch that was passed twice."""
-        labels = ops.split(labels, 2)[0]
-        weight, _ = _weight(labels)
-        return projected_divergence(*map(_rows, ops.split(x, 2)), self._table(x), weight)
+        """Of the two halves of a batch that was passed twice: decoder outputs or log P."""
+        weight, _ = _weight(ops.split(labels, 2)[0])
+        one, other = map(_rows, ops.split(x, 2))
+        if self.transformer.pointer is None:
+            return projected_divergence(one, other, self._table(x), weight)
+        apart = ops.sum((ops.exp(one) - ops.exp(other)) * (one - other), axis=-1)
+        return ops.sum(weight * apart)
 
     def _table(self, x):
         return ops.cast(self.transformer.output_table, x.dtype)
@@ -148,7 +171,7 @@ class Objective(keras.Model):
         word = (ids != masks.PADDING) & (ids != BEGIN) & (ids != END)
         return ops.where(drawn & word, UNKNOWN, ids)
 
-    def _read(self, source, gold):
+    def _mix(self, source, gold):
         """What the decoder reads, of the gold target [B, T]: some of it, or its own predictions."""
         methods, how = self.methods, self.methods.target_input
         if how == "gold":
@@ -167,6 +190,9 @@ class Objective(keras.Model):
             return mix_in_sequence(self.transformer, source, gold, use_gold)
 
         def predict(target):
+            if self.transformer.pointer is not None:
+                log_p = self.transformer({"source": source, "target": target})
+                return ops.cast(ops.argmax(log_p, axis=-1), "int32")
             x, _ = self.transformer.decode(source, target)
             return ops.reshape(projected_best(_rows(x), self._table(x)), ops.shape(target))
 

@@ -33,7 +33,7 @@ class Progress(keras.callbacks.Callback):
         self.steps = steps
         self.tokens = tokens
         self.say = say
-        self.on_terminal = sys.stdout.isatty()
+        self.on_terminal = say is print and sys.stdout.isatty()
         self.every = every or (0.5 if self.on_terminal else 60)
         self.began, self.done = None, 0  # batches of this process
 
@@ -56,6 +56,9 @@ class Progress(keras.callbacks.Callback):
                 f"  loss {float(logs['loss']):.3f}  {self._speed(now)}"
             )
 
+    def on_test_begin(self, logs=None):
+        self.clear()  # the line that others are about to write to
+
     def on_epoch_end(self, epoch, logs=None):
         now = time.monotonic()
         measures = [
@@ -64,17 +67,21 @@ class Progress(keras.callbacks.Callback):
             if logs.get(name) is not None and logs[name] == logs[name]
         ]
         seconds = now - self.epoch_began
-        self._clear()
+        self.clear()
         self.say(
             f"epoch {epoch + 1}/{self.epochs}: {', '.join(measures)}; "
             f"{duration(seconds)}, {self._speed(now)}"
         )
 
     def _speed(self, now):
-        speed = self.done / max(now - self.began, 1e-9)  # batches a second, validation included
         left = (self.epochs - self.epoch) * self.steps - self.step
+        if not left:
+            return "done"
+        if not self.done:
+            return "no speed yet"
+        speed = self.done / (now - self.began)  # batches a second, validation included
         tokens = speed * self.tokens / self.steps
-        return f"{tokens:,.0f} tokens/s, " + (f"ETA {duration(left / speed)}" if left else "done")
+        return f"{tokens:,.0f} tokens/s, ETA {duration(left / speed)}"
 
     def _show(self, line):
         if self.on_terminal:
@@ -82,7 +89,8 @@ class Progress(keras.callbacks.Callback):
         else:
             self.say(line)
 
-    def _clear(self):
+    def clear(self):
+        """Takes the line of a running epoch off the terminal."""
         if self.on_terminal:
             print("\r\x1b[K", end="", flush=True)
 

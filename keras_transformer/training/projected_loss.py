@@ -11,8 +11,7 @@ def projected_cross_entropy(x, table, labels, weight, label_smoothing=0.0):
     The logits [P, V] of all P places are by far the largest tensor of a training step, and a step
     that keeps them goes over them again and again. Here a chunk of places is projected, its softmax
     is multiplied into both gradients, and its logits are gone. The rest of the gradient,
-    softmax z - (1-e) onehot(y) - e/V, has no need of a tensor as wide as the vocabulary: the logit
-    of a label is x . W_y, the mean logit is x . mean W.
+    softmax z - (1-e) onehot(y) - e/V, has no need of a tensor as wide as the vocabulary.
 
     Args:
         x: decoder outputs [P, D].
@@ -31,34 +30,34 @@ def projected_cross_entropy(x, table, labels, weight, label_smoothing=0.0):
     @ops.custom_gradient
     def sums_of(x, table):
         projection = ops.transpose(table)  # [D, V]
-        chunks = zip(_split(x), _split(weight), strict=True)
         by_chunk, table_gradient = [], 0.0
-        for rows, row_weight in chunks:
+        for rows, row_labels, row_weight in zip(*map(_split, (x, labels, weight)), strict=True):
             logits = ops.cast(ops.matmul(rows, projection), "float32")  # [P / CHUNKS, V]
             largest = ops.max(logits, axis=-1)
             exponentials = ops.exp(logits - largest[:, None])
             total = ops.sum(exponentials, axis=-1)
             softmax = ops.cast(exponentials * (row_weight / total)[:, None], x.dtype)
             table_gradient += ops.matmul(ops.transpose(rows), softmax)  # [D, V]
-            by_chunk.append((ops.matmul(softmax, table), ops.log(total) + largest, largest))
-        x_gradient, log_total, largest = (
+            logit = ops.take_along_axis(logits, row_labels[:, None], axis=-1)[:, 0]
+            by_chunk.append((ops.matmul(softmax, table), ops.log(total) + largest, largest, logit))
+        x_gradient, log_total, largest, logit = (
             ops.concatenate(parts)[: ops.shape(x)[0]] for parts in zip(*by_chunk, strict=True)
         )
         own, mean = ops.take(table, labels, axis=0), ops.mean(table, axis=0)  # [P, D], [D]
-        logit = ops.sum(ops.cast(x * own, "float32"), axis=-1)
         mean_logit = ops.cast(ops.matmul(x, mean[:, None])[:, 0], "float32")
         sums = [
             log_total - rest * logit - label_smoothing * mean_logit,
             log_total - logit,
-            # Two ways of summing one product differ in the last bits.
-            ops.cast(logit >= largest - 1e-5 * ops.abs(largest), "float32"),
+            ops.cast(logit >= largest, "float32"),
         ]
-        weighted = ops.cast(weight[:, None], x.dtype) * x  # [P, D]
+        # In float32, because a frequent label has very many terms.
+        weighted = weight[:, None] * ops.cast(x, "float32")  # [P, D]
         x_gradient -= ops.cast(weight[:, None], x.dtype) * (rest * own + label_smoothing * mean)
-        table_gradient = (
-            ops.transpose(table_gradient)
+        table_gradient = ops.cast(
+            ops.cast(ops.transpose(table_gradient), "float32")
             - rest * ops.segment_sum(weighted, labels, num_segments=table.shape[0])
-            - (label_smoothing / table.shape[0]) * ops.sum(weighted, axis=0)
+            - (label_smoothing / table.shape[0]) * ops.sum(weighted, axis=0),
+            table.dtype,
         )
 
         def gradient(*arguments, upstream=None):

@@ -10,7 +10,6 @@ RUN/model.keras       the trained model, for keras.saving.load_model
 """
 
 import dataclasses
-import math
 from itertools import islice
 from pathlib import Path
 
@@ -55,6 +54,9 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
 
     Returns:
         The trained model, which is also in `run_dir/model.keras`.
+
+    Raises:
+        Stopped: after Ctrl-C or SIGTERM; a checkpoint is written, and `resume` goes on from there.
     """
     run_dir = Path(run_dir)
     _check_run_dir(config, run_dir, resume)
@@ -75,15 +77,15 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
     write_atomically(run_dir / "config.toml", lambda path: write_config(config, path))
     write_atomically(run_dir / "tokenizer.model", tokenizer.save)
     say(f"model: {model.count_params():,} weights; run directory: {run_dir}")
-    bleus = [row.get("val_bleu", math.nan) for row in read_log(run_dir / "log.csv")[:epoch]]
+    forget_epochs(run_dir / "log.csv", first=epoch)
+    bleus = [row["val_bleu"] for row in read_log(run_dir / "log.csv")]
     if epoch >= config.training.epochs or is_stale(bleus, config.training.patience):
-        say("all epochs are done already")
+        say("training is done already")
     else:
         if last:
             say(f"going on from epoch {epoch + 1}, batch {step + 1} of {batches.steps}")
         # From now on it is not what the run has learned.
         (run_dir / "model.keras").unlink(missing_ok=True)
-        forget_epochs(run_dir / "log.csv", first=epoch)
         beside = _callbacks(config, run_dir, tokenizer, batches, checkpoints, bleus, say)
         with asked_to_stop() as stop:
             # Last, so that a checkpoint of an epoch finds the epoch's line written.
@@ -131,11 +133,11 @@ def _fit(objective, batches, validation, callbacks, epoch, step, config):
     for first, step, until in parts:
         if first < until:
             objective.fit(
-                _with_labels(batches.stream(first, step)),
+                with_labels(batches.stream(first, step)),
                 steps_per_epoch=batches.steps - step,
                 initial_epoch=first,
                 epochs=until,
-                validation_data=validation and _with_labels(validation.epoch()),
+                validation_data=validation and with_labels(validation.epoch()),
                 callbacks=callbacks,
                 shuffle=False,  # the batches are shuffled already
                 verbose=0,
@@ -165,8 +167,8 @@ def _finish(objective, checkpoints, config, say):
     )
 
 
-def _with_labels(batches):
-    """The labels among the inputs, where an `Objective` looks for them."""
+def with_labels(batches):
+    """The batches of `Batches` with the labels among the inputs, where an `Objective` has them."""
     return batches.map(lambda inputs, labels: {**inputs, "labels": labels})
 
 

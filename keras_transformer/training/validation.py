@@ -47,7 +47,9 @@ class Validation(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self.bleu = math.nan
-        self.due = (epoch + 1) % self.training.bleu_epochs == 0
+        # The last epoch always has one: it might be the best.
+        every, last = self.training.bleu_epochs, self.training.epochs
+        self.due = (epoch + 1) % every == 0 or epoch + 1 == last
 
     def on_test_end(self, logs=None):
         # Not when the epoch ends: a moving average of the weights is in their place only now.
@@ -79,6 +81,7 @@ def best_of(bleus: Sequence[float]) -> float:
 
 def is_stale(bleus: Sequence[float], patience: int) -> bool:
     """Whether the last `patience` epochs had no better score than those before; 0 for never."""
-    if not patience or len(bleus) <= patience:
+    if not patience:
         return False
-    return best_of(bleus[-patience:]) <= best_of(bleus[:-patience])
+    best = best_of(bleus[:-patience])
+    return best > -math.inf and best_of(bleus[-patience:]) <= best

@@ -5,6 +5,7 @@ import random
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.exporting.saved_model import export
@@ -72,16 +73,13 @@ def trained(corpus, tmp_path_factory):
     return run(corpus, tmp_path_factory.mktemp("runs") / "copying", copy_words=4)
 
 
-def test_pairs(corpus):
+def held_out(corpus):
     rows = (corpus / "test.tsv").read_text("utf-8").splitlines()
     return [tuple(row.split("\t")) for row in rows]
 
 
-test_pairs.__test__ = False
-
-
 def exact(translate, corpus):
-    sources, targets = zip(*test_pairs(corpus), strict=True)
+    sources, targets = zip(*held_out(corpus), strict=True)
     translations = translate(list(sources))
     return np.mean([one == other for one, other in zip(translations, targets, strict=True)])
 
@@ -99,6 +97,21 @@ def test_an_exported_model_copies_as_well(trained, corpus, tmp_path):
     export(model, tokenizer, tmp_path / "exported", kt.DecodingConfig(beams=2))
     exported = kt.ExportedTranslator(tmp_path / "exported")
     assert exact(exported, corpus) > 0.95
+    signatures = tf.saved_model.load(str(tmp_path / "exported" / "1")).signatures
+    line = tf.constant(["my name is Plato"])
+    best = signatures["n_best"](text=line)
+    assert best["text"].numpy()[0, 0].decode() == "I am called Plato"
+    assert best["tokens"].numpy()[0, 0, 3].decode() == "▁Plato"
+    scored = signatures["score"](text=line, target=tf.constant(["I am called Plato"]))
+    np.testing.assert_allclose(scored["score"], best["score"][:, 0], atol=1e-4)
+    begun = signatures["prefixed"](text=line, prefix=tf.constant(["Plato"]))
+    assert begun["text"].numpy()[0].decode().startswith("Plato")
+    state = signatures["start"](text=line)
+    state.pop("truncated")
+    while not state["finished"].numpy().all():
+        said = signatures["step"](**state)
+        state = {name: said.get(name, value) for name, value in state.items()}
+    assert said["text"].numpy()[0].decode() == "I am called Plato"
     lines = ["Xanthippe met Alcibiades in town", "my name is Socrates", ""]
     assert exported(lines) == kt.Translator(model, tokenizer, kt.DecodingConfig(beams=2))(lines)
 
@@ -110,7 +123,7 @@ def test_what_is_copied_is_among_the_tokens(trained):
     assert best.text == "I am called Plato"
     assert best.tokens[:4] == ["▁I", "▁am", "▁called", "▁Plato"]
     (scored,) = kt.Translator(*trained).score(["my name is Plato"], ["I am called Plato"])
-    assert scored.score == pytest.approx(best.score * 1.0, abs=1e-3)
+    assert scored.score == pytest.approx(best.score, abs=1e-3)
     assert scored.tokens == best.tokens
 
 

@@ -1,5 +1,6 @@
 """Whole runs with the methods of the config: what each does to a run."""
 
+import contextlib
 import csv
 import os
 import signal
@@ -19,8 +20,10 @@ from keras_transformer.data.batches import Batches
 from keras_transformer.data.corpus import read_lines, read_pairs
 from keras_transformer.data.dates import write_dates
 from keras_transformer.evaluation import score
+from keras_transformer.training.callbacks import Stopped
 from keras_transformer.training.checkpoint import Checkpoints
 from keras_transformer.training.distillation import distill
+from keras_transformer.training.log import Log, read_log
 from keras_transformer.training.progress import Progress, duration
 from keras_transformer.training.run import compile_objective
 from keras_transformer.training.validation import Validation, is_stale
@@ -96,9 +99,8 @@ def test_the_moving_average_is_the_one_of_its_definition(tables, tmp_path):
         now = np.array(weight)
         average = now if average is None else 0.75 * average + 0.25 * now
     objective.optimizer.finalize_variable_values(objective.transformer.trainable_variables)
-    assert np.abs(np.array(weight) - now).max() > 1e-3
-    # Keras begins the average with the weights before the first update.
-    assert np.abs(np.array(weight) - average).max() < np.abs(np.array(weight) - now).max()
+    np.testing.assert_allclose(np.array(weight), average, atol=1e-6)
+    assert np.abs(average - now).max() > 1e-3
 
 
 def test_a_run_with_a_moving_average_goes_on_with_the_weights_and_not_with_their_average(
@@ -169,7 +171,7 @@ def test_training_stops_when_bleu_gets_no_better(tables, tmp_path, monkeypatch):
         assert len(list(csv.DictReader(file))) == 4
     again = {**tables, "training": {**tables["training"], "epochs": 9, "patience": 2}}
     kt.train(kt.read_tables(again), tmp_path / "run", resume=True, say=said.append)
-    assert "all epochs are done already" in said
+    assert "training is done already" in said
 
 
 def test_patience_counts_epochs_without_a_better_score():
@@ -179,6 +181,7 @@ def test_patience_counts_epochs_without_a_better_score():
     assert not is_stale([1, 3, 2], 2)
     assert is_stale([3, nan, 2, nan], 3)
     assert not is_stale([3, 2, 1], 0)
+    assert not is_stale([nan, nan, nan], 2)
 
 
 def test_bleu_of_the_validation_data_is_that_of_greedy_search(tables, tmp_path):
@@ -245,11 +248,61 @@ def test_progress_tells_speed_and_time_left(monkeypatch):
     for batch in range(4):  # at 10, which counts for nothing, 20, 30, 40
         progress.on_train_batch_end(batch, {"loss": 2.5})
     progress.on_epoch_end(0, {"loss": 2.0, "val_loss": 1.5, "val_bleu": 12.345})  # at 50
+    progress.on_test_begin()
     assert said[0] == "epoch 1/3  batch 2/4  loss 2.500  10 tokens/s, ETA 1 min 40 s"
     assert said[-1] == (
         "epoch 1/3: loss 2.000, validation loss 1.500, BLEU 12.35; 50 s, 8 tokens/s, ETA 1 min 47 s"
     )
+    alone = Progress(epochs=2, steps=1, tokens=9, say=said.append)
+    alone.set_params({"steps": 1, "epochs": 2})
+    alone.on_epoch_begin(0)
+    alone.on_train_batch_end(0, {"loss": 1.0})
+    alone.on_epoch_end(0, {"loss": 1.0})
+    assert said[-1] == "epoch 1/2: loss 1.000; 20 s, no speed yet"
     assert duration(3599.6) == "1 h 0 min"
+
+
+def test_a_log_goes_on_with_the_columns_it_has(tmp_path):
+    log = Log(tmp_path / "log.csv")
+    log.on_epoch_end(0, {"loss": 3.0})
+    log.on_epoch_end(1, {"loss": 2.0, "val_bleu": 5.0, "new": 1.0})
+    assert [row["loss"] for row in read_log(tmp_path / "log.csv")] == [3.0, 2.0]
+    assert read_log(tmp_path / "log.csv")[1] == {"epoch": 1, "loss": 2.0, "val_bleu": 5.0}
+
+
+def test_a_stop_leaves_the_average_as_it_would_have_been(tables, tmp_path):
+    """Its checkpoint is gone when the next one is written."""
+    average = dict(final_weights="average", average_checkpoints=2, epochs=2)
+    unbroken = run(tables, tmp_path / "unbroken", **average)
+    given = {**tables, "training": {**tables["training"], **average}}
+    config, asked = kt.read_tables(given), iter([None, signal.SIGTERM])
+
+    @contextlib.contextmanager
+    def asked_to_stop():
+        yield lambda: next(asked, None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("keras_transformer.training.run.asked_to_stop", asked_to_stop)
+        with pytest.raises(Stopped):
+            kt.train(config, tmp_path / "run", say=lambda _: None)
+        (stopped,) = Checkpoints(tmp_path / "run" / "checkpoints").paths()
+        found = kt.train(config, tmp_path / "run", resume=True, say=lambda _: None)
+    assert not stopped.exists()
+    assert_same(found.get_weights(), unbroken)
+
+
+def test_a_corpus_of_several_windows_has_every_pair_once(tables):
+    files = tables["data"]["train_source"], tables["data"]["train_target"]
+    pairs = list(read_pairs(files))
+    tokenizer = kt.Tokenizer.learn([line for pair in pairs for line in pair], 300, "char")
+    batches = Batches(files, tokenizer, 512, 64, seed=1, shuffle_pairs=50)
+    found = [
+        tokenizer.decode([[one for one in row.tolist() if one > 2]])[0]
+        for _, labels in batches.epoch(2)
+        for row in np.array(labels)
+    ]
+    assert sorted(found) == sorted(target for _, target in pairs)
+    assert len(list(batches.epoch(0))) == batches.steps
 
 
 def test_sentences_are_split_anew_every_epoch_and_say_the_same(tables, tmp_path):
@@ -381,6 +434,8 @@ def test_wrong_methods_are_refused(table, key, value, message):
 
 
 def test_what_goes_by_bleu_needs_bleu():
+    with pytest.raises(kt.InputError, match="before the next BLEU"):
+        kt.read_tables({"training": {"patience": 1, "bleu_epochs": 2}})
     with pytest.raises(kt.InputError, match="go by BLEU"):
         kt.read_tables({"training": {"patience": 3, "bleu_epochs": 0}})
     with pytest.raises(kt.InputError, match=r"final_weights goes by BLEU on validation data"):

@@ -137,6 +137,34 @@ def test_the_objective_is_the_loss_of_the_model(fields):
     assert found == pytest.approx(expected, rel=1e-4)
 
 
+def test_accuracy_and_loss_in_mixed_precision_are_near_those_in_float32():
+    inputs, results = batch(size=64), []
+    for policy in ("float32", "mixed_bfloat16"):
+        keras.utils.set_random_seed(1)
+        transformer = kt.Transformer(
+            kt.ModelConfig(
+                V, d_model=16, d_ff=32, num_heads=2, encoder_layers=1, decoder_layers=1, dropout=0.0
+            ),
+            dtype=policy,
+        )
+        best = ops.argmax(
+            transformer({"source": inputs["source"], "target": inputs["target"]}), axis=-1
+        )
+        if not results:
+            labels = np.maximum(oracle.array(best), 1).astype("int32")
+        results.append(kt.Objective(transformer, 0.1)({**inputs, "labels": labels}))
+    for name in ("loss", "accuracy"):
+        one, other = (float(found[name]) for found in results)
+        assert one == pytest.approx(other, rel=0.03)
+
+
+def test_an_objective_is_made_again_from_its_config():
+    objective = kt.Objective(model(), 0.1, kt.MethodsConfig(r_drop=2.0))
+    again = kt.Objective.from_config(objective.get_config())
+    assert again.methods == objective.methods
+    assert again.transformer.config == objective.transformer.config
+
+
 def loss_of(transformer, inputs, **methods):
     objective = kt.Objective(transformer, 0.1, kt.MethodsConfig(**methods))
     return float(objective(inputs, training=True)["loss"])
@@ -146,6 +174,16 @@ def test_r_drop_adds_nothing_where_two_passes_are_the_same():
     inputs, transformer = batch(), model()
     plain = loss_of(transformer, inputs)
     assert loss_of(transformer, inputs, r_drop=5.0) == pytest.approx(plain, rel=1e-5)
+
+
+def test_r_drop_weighs_the_divergence_as_the_paper_does(monkeypatch):
+    """Half the paper's loss, -log P1 - log P2 + alpha / 2 (KL12 + KL21), for the mean of the two."""
+    monkeypatch.setattr(
+        "keras_transformer.training.objective.projected_divergence", lambda *_: ops.array(0.5)
+    )
+    inputs, transformer = batch(), model()
+    plain = loss_of(transformer, inputs)
+    assert loss_of(transformer, inputs, r_drop=4.0) == pytest.approx(plain + 4 / 4 * 0.5, rel=1e-5)
 
 
 def test_r_drop_makes_the_passes_of_dropout_more_alike():

@@ -91,12 +91,12 @@ def test_a_run_that_has_not_finished_can_be_used(unbroken, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "killed_at", ["step-00000004", "step-00000019", "step-00000026", "step-00000032"]
+    "killed_at", ["step-00000012", "step-00000019", "step-00000026", "step-00000032"]
 )
 def test_a_killed_run_ends_with_the_losses_of_an_unbroken_one(
     tables, unbroken, tmp_path, killed_at
 ):
-    """Killed within its first, its second and its last epoch, and between the last two."""
+    """Killed before the last batch of an epoch, within one, between two, and in the last one."""
     (tmp_path / "config.toml").write_text(tomli_w.dumps(tables), "utf-8")
     command = [
         sys.executable, "-m", "keras_transformer", "train", str(tmp_path / "config.toml"),
