@@ -20,12 +20,12 @@ from keras_transformer.training.checkpoint import Checkpoints, write_atomically
 from keras_transformer.training.memory import keep_freed_memory
 
 EPOCHS = 3
-STEPS = 13  # batches in an epoch
+STEPS = 9  # batches in an epoch
 
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
-    """A run of a few seconds: a small model, 13 batches an epoch, a checkpoint after every 2."""
+    """A run of a few seconds: a small model, 9 batches an epoch, a checkpoint after every 2."""
     data = tmp_path_factory.mktemp("data")
     write_dates(data, {"train": 300, "validation": 40})
     return {
@@ -36,9 +36,11 @@ def tables(tmp_path_factory):
             train_target=str(data / "train.iso"),
             validation_source=str(data / "validation.text"),
             validation_target=str(data / "validation.iso"),
-            tokens_per_batch=768,
+            tokens_per_batch=700,
         ),
-        "training": dict(epochs=EPOCHS, warmup_steps=20, clip_norm=1.0, checkpoint_steps=2),
+        "training": dict(
+            epochs=EPOCHS, warmup_steps=20, clip_norm=1.0, checkpoint_steps=2, bleu_epochs=0
+        ),
     }
 
 
@@ -91,7 +93,7 @@ def test_a_run_that_has_not_finished_can_be_used(unbroken, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "killed_at", ["step-00000012", "step-00000019", "step-00000026", "step-00000032"]
+    "killed_at", ["step-00000008", "step-00000013", "step-00000018", "step-00000022"]
 )
 def test_a_killed_run_ends_with_the_losses_of_an_unbroken_one(
     tables, unbroken, tmp_path, killed_at
@@ -117,7 +119,7 @@ def test_a_killed_run_ends_with_the_losses_of_an_unbroken_one(
     log, expected = read_log(tmp_path / "run"), read_log(unbroken)
     assert [row["epoch"] for row in log] == [row["epoch"] for row in expected]
     for row, unbroken_row in zip(log, expected, strict=True):
-        assert row == pytest.approx(unbroken_row, abs=1e-5)
+        assert row == pytest.approx(unbroken_row, abs=1e-5, nan_ok=True)
     for one, other in zip(
         kt.load_run(tmp_path / "run")[0].weights, kt.load_run(unbroken)[0].weights, strict=True
     ):
@@ -129,7 +131,9 @@ def test_a_finished_run_can_be_resumed_for_more_epochs(tables, unbroken, tmp_pat
     kt.train(kt.read_tables(shorter), tmp_path / "run", say=lambda _: None)
     config = kt.read_tables(tables)
     kt.train(config, tmp_path / "run", resume=True, say=lambda _: None)
-    assert read_log(tmp_path / "run")[-1] == pytest.approx(read_log(unbroken)[-1], abs=1e-5)
+    assert read_log(tmp_path / "run")[-1] == pytest.approx(
+        read_log(unbroken)[-1], abs=1e-5, nan_ok=True
+    )
 
 
 def test_resuming_what_is_done_leaves_it_as_it_is(tables, unbroken):
@@ -140,7 +144,7 @@ def test_resuming_what_is_done_leaves_it_as_it_is(tables, unbroken):
     before = state()
     kt.train(kt.read_tables(tables), unbroken, resume=True, say=lambda _: None)
     after = state()
-    assert before[0] == after[0]
+    np.testing.assert_equal(after[0], before[0])
     for one, other in zip(before[1], after[1], strict=True):
         np.testing.assert_array_equal(one, other)
 
