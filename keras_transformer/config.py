@@ -315,8 +315,8 @@ class MethodsConfig:
     Example:
 
     >>> from keras_transformer.config import MethodsConfig
-    >>> MethodsConfig(target_input="two_pass", sampling_decay="inverse_sigmoid", sampling_k=2000)
-    MethodsConfig(r_drop=0.0, target_input='two_pass', ...
+    >>> MethodsConfig(target_input="two_pass", sampling_decay="inverse_sigmoid").r_drop
+    0.0
     """
 
     r_drop: float = 0.0

@@ -13,8 +13,12 @@ from keras_transformer.text.unknown import UnknownWords
 CHUNK = 1000  # pairs that are turned into ids at a time
 
 
-def bucket_lengths(longest: int) -> list[int]:
+def bucket_lengths(longest: int, gap: int = 2) -> list[int]:
     """The lengths that sequences are padded to: few, so that shapes repeat, and near to each other.
+
+    Args:
+        longest: the last of them.
+        gap: between two of the short ones. With 2 the padding stays below a tenth or so.
 
     Example:
 
@@ -22,10 +26,10 @@ def bucket_lengths(longest: int) -> list[int]:
     >>> bucket_lengths(50)
     [8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 36, 40, 44, 48, 50]
     """
-    lengths, gap = [8], 2
+    lengths, widen_at = [8], 32
     while lengths[-1] < longest:
-        if lengths[-1] == 16 * gap:  # at 32, 64, 128, ...: the padding stays below a tenth or so
-            gap *= 2
+        if lengths[-1] == widen_at:  # and at 64, 128, ...
+            gap, widen_at = 2 * gap, 2 * widen_at
         lengths.append(lengths[-1] + gap)
     return [length for length in lengths if length < longest] + [longest]
 

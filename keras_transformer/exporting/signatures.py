@@ -188,7 +188,7 @@ class Signatures(tf.Module):
         source, truncated = self._read_ids(ids, lengths)
         rows, length = tf.shape(source)[0], tf.shape(source)[1]
         more_rows = _at_least(rows, [2**power for power in range(13)]) - rows
-        more_places = _at_least(length, bucket_lengths(self.longest + 1)) - length
+        more_places = _at_least(length, bucket_lengths(self.longest + 1, gap=4)) - length
         source = tf.pad(source, [[0, more_rows], [0, more_places]])
         found = {name: value[:rows] for name, value in self._search_compiled(source).items()}
         return self._say_ids(ids, found, truncated)
