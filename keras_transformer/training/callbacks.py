@@ -95,8 +95,8 @@ class Checkpointing(keras.callbacks.Callback):
 
     def _save(self, epoch, step, due=True):
         self.checkpoints.save(self.model, epoch=epoch, step=step, steps=self.steps, due=due)
-        # Only to go on from: an average is to be that of a run that was never stopped. Where batches
-        # are accumulated, the new checkpoint may have the old one's number and be in its place.
+        # Only to go on from: an average is to be that of a run that was never stopped. With batches
+        # that accumulate, the new checkpoint may have the old one's number and be in its place.
         if self.extra is not None and self.extra != self.checkpoints.last():
             self.extra.unlink(missing_ok=True)
         self.extra = None
