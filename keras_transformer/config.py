@@ -208,6 +208,8 @@ class TrainingConfig:
         seed: decides initial weights, dropout and the order of the data.
         warmup_steps: updates until the learning rate's peak.
         peak_learning_rate: the peak; left out, the paper's (d_model * warmup_steps)^-0.5.
+        cooldown_epochs: over so many last epochs the learning rate falls to zero in a line; 0 for
+            the paper's schedule, which does not know when it ends.
         beta_1, beta_2, epsilon: of Adam.
         clip_norm: the longest gradient, all weights together; 0 for no limit.
         label_smoothing: the share of each label that is spread over the vocabulary.
@@ -233,6 +235,7 @@ class TrainingConfig:
     seed: int = 1
     warmup_steps: int = 4000
     peak_learning_rate: float | None = None
+    cooldown_epochs: int = 0
     beta_1: float = 0.9
     beta_2: float = 0.98
     epsilon: float = 1e-9
@@ -261,7 +264,8 @@ class TrainingConfig:
             _check(self, name, "at least 1", lambda value: value >= 1)
         for name in ("beta_1", "beta_2", "label_smoothing", "ema_momentum"):
             _check(self, name, "at least 0 and below 1", lambda value: 0 <= value < 1)
-        for name in ("clip_norm", "seed", "bleu_epochs", "patience", "sample_lines"):
+        names = ("clip_norm", "seed", "cooldown_epochs", "bleu_epochs", "patience", "sample_lines")
+        for name in names:
             _check(self, name, "at least 0", lambda value: value >= 0)
         _check_choice(self, "final_weights", FINAL_WEIGHTS)
         _check_choice(self, "bleu_tokenize", BLEU_TOKENIZERS)

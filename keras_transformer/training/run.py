@@ -33,12 +33,13 @@ from keras_transformer.training.progress import Progress
 from keras_transformer.training.schedule import WarmupSchedule
 from keras_transformer.training.validation import Validation, is_stale
 
-# What may differ between a run and its resumption: nothing that the updates depend on.
+# What may differ between a run and its resumption: nothing that the updates so far depend on. How
+# it ends, with or without a cool-down, may be decided at the end.
 RESUMABLE = {
     f"training.{key}"
     for key in (
-        "epochs", "checkpoint_steps", "keep_checkpoints", "average_checkpoints", "bleu_epochs",
-        "bleu_pairs", "patience", "sample_lines",
+        "epochs", "cooldown_epochs", "checkpoint_steps", "keep_checkpoints", "average_checkpoints",
+        "bleu_epochs", "bleu_pairs", "patience", "sample_lines",
     )
 }  # fmt: skip
 
@@ -66,7 +67,7 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
     tokenizer = _tokenizer(config, run_dir, say)
     batches, validation = _batches(config, tokenizer, say)
     config = _with_vocabulary(config, tokenizer)
-    objective = compile_objective(config)
+    objective = compile_objective(config, batches.steps)
     model = objective.transformer
     checkpoints = Checkpoints(run_dir / "checkpoints", _keep(config.training))
     last = checkpoints.last()
@@ -172,18 +173,20 @@ def with_labels(batches):
     return batches.map(lambda inputs, labels: {**inputs, "labels": labels})
 
 
-def compile_objective(config: RunConfig) -> Objective:
-    """The model of a run in its objective, compiled for `fit`."""
+def compile_objective(config: RunConfig, batches: int | None = None) -> Objective:
+    """The model of a run in its objective, compiled for `fit`.
+
+    Args:
+        config: of the run.
+        batches: how many an epoch has, which a cool-down has to know.
+    """
     training = config.training
     try:
         model = Transformer(config.model, dtype=training.precision)
     except (TypeError, ValueError) as error:  # such as an option that a head's mechanism has not
         reason = " ".join(str(error).split())
         raise InputError(f"The config's [model] cannot be made: {reason}") from None
-    if training.peak_learning_rate is None:
-        schedule = WarmupSchedule.of_paper(config.model.d_model, training.warmup_steps)
-    else:
-        schedule = WarmupSchedule(training.peak_learning_rate, training.warmup_steps)
+    schedule = _schedule(config, batches)
     several = training.accumulate_batches > 1
     optimizer = keras.optimizers.Adam(
         schedule,
@@ -200,6 +203,19 @@ def compile_objective(config: RunConfig) -> Objective:
     # Its variables, which the first update would make: a checkpoint fills them before that.
     optimizer.build(model.trainable_variables)
     return objective
+
+
+def _schedule(config, batches):
+    training, cooldown = config.training, {}
+    if training.cooldown_epochs:
+        updates = batches / training.accumulate_batches  # of an epoch
+        cooldown = dict(
+            cooldown_steps=round(training.cooldown_epochs * updates),
+            total_steps=round(training.epochs * updates),
+        )
+    if training.peak_learning_rate is None:
+        return WarmupSchedule.of_paper(config.model.d_model, training.warmup_steps, **cooldown)
+    return WarmupSchedule(training.peak_learning_rate, training.warmup_steps, **cooldown)
 
 
 def load_run(run_dir: str | Path) -> tuple[Transformer, Tokenizer]:

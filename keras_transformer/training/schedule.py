@@ -1,4 +1,4 @@
-"""The learning rate: up in a line, down with the inverse square root."""
+"""The learning rate: up in a line, down with the inverse square root, at last to zero."""
 
 import keras
 from keras import ops
@@ -12,9 +12,14 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (Vaswani et al. 2017, equation 3), is
     the same curve with the peak (d_model * warmup_steps)^-0.5: `WarmupSchedule.of_paper`.
 
+    With a cool-down, the last updates' rate also falls to zero in a line (Zhai et al. 2022,
+    "Scaling Vision Transformers"): weights settle, as they do when checkpoints are averaged.
+
     Args:
         peak_learning_rate: the highest learning rate, reached after the warm-up.
         warmup_steps: updates until then.
+        cooldown_steps: updates of the cool-down.
+        total_steps: all updates of the training, at the end of which the cool-down ends.
 
     Example:
 
@@ -26,19 +31,32 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     ['1.75e-07', '6.99e-04', '3.49e-04']
     """
 
-    def __init__(self, peak_learning_rate, warmup_steps=4000):
+    def __init__(self, peak_learning_rate, warmup_steps=4000, cooldown_steps=0, total_steps=None):
+        if cooldown_steps and total_steps is None:
+            raise ValueError("A cool-down ends with the training: give total_steps as well.")
         self.peak_learning_rate = peak_learning_rate
         self.warmup_steps = warmup_steps
+        self.cooldown_steps = cooldown_steps
+        self.total_steps = total_steps
 
     @classmethod
-    def of_paper(cls, d_model, warmup_steps=4000):
+    def of_paper(cls, d_model, warmup_steps=4000, **options):
         """The schedule of the paper, whose peak depends on the size of the model."""
-        return cls((d_model * warmup_steps) ** -0.5, warmup_steps)
+        return cls((d_model * warmup_steps) ** -0.5, warmup_steps, **options)
 
     def __call__(self, step):
         step = ops.cast(step, "float32") + 1  # Keras counts updates from 0, the paper from 1
         rise, fall = step / self.warmup_steps, ops.sqrt(self.warmup_steps / step)
-        return self.peak_learning_rate * ops.minimum(rise, fall)
+        rate = self.peak_learning_rate * ops.minimum(rise, fall)
+        if self.cooldown_steps:
+            left = self.total_steps - step + 1  # this update among them
+            rate = rate * ops.clip(left / self.cooldown_steps, 0.0, 1.0)
+        return rate
 
     def get_config(self):
-        return {"peak_learning_rate": self.peak_learning_rate, "warmup_steps": self.warmup_steps}
+        return {
+            "peak_learning_rate": self.peak_learning_rate,
+            "warmup_steps": self.warmup_steps,
+            "cooldown_steps": self.cooldown_steps,
+            "total_steps": self.total_steps,
+        }

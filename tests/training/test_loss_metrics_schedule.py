@@ -103,9 +103,22 @@ def test_the_peak_is_reached_after_the_warm_up():
     assert float(schedule(7999)) == pytest.approx(2.5e-3, rel=1e-3)
 
 
+def test_a_cool_down_goes_to_zero_in_a_line_with_the_last_update():
+    plain = kt.WarmupSchedule(1e-3, 10)
+    cooled = kt.WarmupSchedule(1e-3, 10, cooldown_steps=20, total_steps=100)
+    share = [float(cooled(step)) / float(plain(step)) for step in (0, 50, 80, 90, 99, 100)]
+    assert share == pytest.approx([1, 1, 1, 0.5, 0.05, 0], abs=1e-5)
+    with pytest.raises(ValueError, match="give total_steps as well"):
+        kt.WarmupSchedule(1e-3, 10, cooldown_steps=20)
+
+
 @pytest.mark.parametrize(
     "thing",
-    [kt.LabelSmoothedCrossEntropy(0.2), kt.WarmupSchedule(1e-3, 10), kt.TokenAccuracy()],
+    [
+        kt.LabelSmoothedCrossEntropy(0.2),
+        kt.WarmupSchedule(1e-3, 10, cooldown_steps=2, total_steps=20),
+        kt.TokenAccuracy(),
+    ],
     ids=lambda thing: type(thing).__name__,
 )
 def test_what_compile_takes_can_be_saved(thing):

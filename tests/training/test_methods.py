@@ -115,6 +115,15 @@ def test_a_run_with_a_moving_average_goes_on_with_the_weights_and_not_with_their
     assert_same(model.get_weights(), unbroken)
 
 
+def test_a_cool_down_ends_with_the_last_epoch(tables):
+    """Three epochs of eight batches, two of which are one update: the last of twelve is no zero."""
+    training = dict(epochs=3, cooldown_epochs=1, accumulate_batches=2, warmup_steps=1)
+    objective = compile_objective(kt.read_tables({**tables, "training": training}), batches=8)
+    schedule = objective.optimizer._learning_rate
+    rates = [float(schedule(update)) * (update + 1) ** 0.5 for update in range(12)]
+    np.testing.assert_allclose(np.array(rates) / rates[0], [*[1] * 9, 0.75, 0.5, 0.25], rtol=1e-4)
+
+
 def test_gradients_of_several_batches_are_one_update(tables, tmp_path):
     def iterations(**training):
         given = {**tables, "training": {**tables["training"], **training}}
