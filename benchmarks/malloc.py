@@ -28,7 +28,8 @@ def measure(side: str) -> tuple[float, float]:
     from keras_transformer.data.dates import write_dates
     from keras_transformer.text.tokenizer import Tokenizer
     from keras_transformer.training.memory import keep_freed_memory
-    from keras_transformer.training.run import compile_objective, with_labels
+    from keras_transformer.training.preparation import compile_objective
+    from keras_transformer.training.run import with_labels
 
     if side == "keep_freed_memory":
         keep_freed_memory()

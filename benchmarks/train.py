@@ -131,7 +131,7 @@ def make_batch():
 def keras_steps(size, compiled):
     from keras_transformer.config import ModelConfig, RunConfig
     from keras_transformer.training.memory import keep_freed_memory
-    from keras_transformer.training.run import compile_objective
+    from keras_transformer.training.preparation import compile_objective
 
     keep_freed_memory()  # as `train` does
     layers, d_model, d_ff, num_heads = size

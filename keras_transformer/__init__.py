@@ -1,7 +1,7 @@
 """The Transformer for Keras 3 and TensorFlow, from raw text to raw text."""
 
+from keras_transformer.attention.dense import DotProductAttention
 from keras_transformer.attention.multi_head import CrossAttention, SelfAttention
-from keras_transformer.attention.softmax import DotProductAttention
 from keras_transformer.config import DecodingConfig, MethodsConfig, ModelConfig, RunConfig
 from keras_transformer.config_file import read_config, read_tables
 from keras_transformer.errors import InputError

@@ -50,7 +50,7 @@ def test_tables_and_files_round_trip(config, tmp_path):
         ("[modle]\n", r"unknown table \[modle\]. Did you mean model\?"),
         ("model = 3\n", r"model is a table"),
         ("[model]\nd_modle = 3\n", r"unknown key model.d_modle. Did you mean d_model\?"),
-        ("[training]\nfoo = 3\n", r"unknown key training.foo. Known: epochs, seed"),
+        ("[training]\nfoo = 3\n", r"unknown key training.foo. Known: epochs, max_minutes"),
         ('[model]\nd_model = "big"\n', r"model.d_model is 'big'; expected a whole number"),
         ("[model]\nd_model = true\n", r"model.d_model is True; expected a whole number"),
         ("[model]\ngated = 1\n", r"model.gated is 1; expected true or false"),

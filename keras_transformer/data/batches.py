@@ -52,7 +52,8 @@ class Batches:
         copy_words: how many words of a source that the vocabulary does not know have ids of their
             own; see `UnknownWords`.
         regularization: above 0, each epoch splits sentences into other pieces; see
-            `Tokenizer.tokenize`. A pair stays where its usual pieces put it.
+            `Tokenizer.tokenize`. Batches have as many pairs as with the usual pieces, and so some
+            more tokens.
         alignments: a file of word alignments, "0-0 1-2" for a pair. The inputs then have
             `alignments`, bool [B, T, S]: which source token the token of a label goes with.
 
@@ -163,15 +164,16 @@ class Batches:
             lines |= {"source": fields[:, 0], "target": fields[:, 1]}
         words = self._unknown.find_in_graph(lines["source"])
         pair = {side: self._unknown.tokenize(lines[side], words) for side in ("source", "target")}
-        source, target = (pair[side].row_lengths() for side in ("source", "target"))
-        longest = tf.maximum(source, target) + 1
+        source, target = (ids.row_lengths() for ids in pair.values())
+        longest = tf.maximum(source, target) + 1  # with the end id
+        fits = (source > 0) & (target > 0) & (longest <= self._lengths[-1])
         if self._regularization:
             pair = {side: self._draw(lines[side], usual) for side, usual in pair.items()}
+            longest = tf.maximum(*(ids.row_lengths() for ids in pair.values())) + 1
         if "alignment" in lines:
             pair["alignment"] = tf.strings.split(lines["alignment"])
         # As a row of one, so that chunks of any number of pairs can be joined.
         pair["longest"] = tf.RaggedTensor.from_tensor(longest[:, None])
-        fits = (source > 0) & (target > 0) & (longest <= self._lengths[-1])
         return {name: tf.ragged.boolean_mask(values, fits) for name, values in pair.items()}
 
     def _draw(self, lines, usual):

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import time
 from pathlib import Path
 
 import keras
@@ -117,3 +118,27 @@ class Curves(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         plot_curves(self.path, read_log(self.log))
+
+
+class TimeLimit(keras.callbacks.Callback):
+    """Ends a training when another epoch as long as the last would not be done in time.
+
+    Args:
+        minutes: from now on.
+        say: called with a line for people.
+    """
+
+    def __init__(self, minutes: float, say=print):
+        super().__init__()
+        self.minutes = minutes
+        self.say = say
+        self.began = time.monotonic()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch_began = time.monotonic()
+
+    def on_epoch_end(self, epoch, logs=None):
+        now = time.monotonic()
+        if now - self.began + now - self.epoch_began > 60 * self.minutes:
+            self.say(f"no time for another epoch in {self.minutes:g} minutes: training stops")
+            self.model.stop_training = True

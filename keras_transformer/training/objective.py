@@ -18,7 +18,6 @@ from keras_transformer.training.loss import (
 from keras_transformer.training.projected_loss import (
     projected_best,
     projected_cross_entropy,
-    projected_divergence,
 )
 from keras_transformer.training.target_input import (
     gold_probability,
@@ -65,6 +64,8 @@ class Objective(keras.Model):
         self.transformer = transformer
         self.label_smoothing = label_smoothing
         self.methods = methods or MethodsConfig()
+        if self.methods.guided_attention:
+            transformer.check_alignment("guided_attention")
         self.seed_generator = keras.random.SeedGenerator()
         self.batches = self.add_weight(name="batches", dtype="int32", trainable=False)
         self.accuracy = keras.metrics.Mean("accuracy")
@@ -90,9 +91,9 @@ class Objective(keras.Model):
             x = self.transformer.predict_tokens(x, scores, source)
             results = self._results(x, labels)
         else:
-            results = self._projected_results(x, labels)
-        if twice:
-            results["loss"] += methods.r_drop / 4 * self._divergence(x, labels)
+            results = self._projected_results(x, labels, 1 + twice)
+        if twice and copying:
+            results["loss"] += methods.r_drop / 4 * _divergence(x, labels)
         if guided:
             alignment = self.transformer.alignment(scores)
             if methods.guidance == "diagonal":
@@ -141,24 +142,17 @@ class Objective(keras.Model):
         means = {name: ops.sum(weight * _rows(values)) for name, values in by_place.items()}
         return means | {"tokens": tokens}
 
-    def _projected_results(self, x, labels):
-        """The same from the decoder's outputs [B, T, D]."""
+    def _projected_results(self, x, labels, passes):
+        """The same from the decoder's outputs [B, T, D]: B rows, or the same rows in two passes."""
+        labels = ops.split(labels, passes)[0]
         weight, tokens = _weight(labels)
         loss, cross_entropy, accuracy = projected_cross_entropy(
-            _rows(x), self._table(x), _rows(labels), weight, self.label_smoothing
-        )
+            ops.reshape(x, (passes, -1, x.shape[-1])), self._table(x), _rows(labels), weight,
+            self.label_smoothing, agreement=self.methods.r_drop / 4 if passes == 2 else 0.0,
+        )  # fmt: skip
         return {
             "loss": loss, "cross_entropy": cross_entropy, "accuracy": accuracy, "tokens": tokens
         }  # fmt: skip
-
-    def _divergence(self, x, labels):
-        """Of the two halves of a batch that was passed twice: decoder outputs or log P."""
-        weight, _ = _weight(ops.split(labels, 2)[0])
-        one, other = map(_rows, ops.split(x, 2))
-        if self.transformer.pointer is None:
-            return projected_divergence(one, other, self._table(x), weight)
-        apart = ops.sum((ops.exp(one) - ops.exp(other)) * (one - other), axis=-1)
-        return ops.sum(weight * apart)
 
     def _table(self, x):
         return ops.cast(self.transformer.output_table, x.dtype)
@@ -198,6 +192,14 @@ class Objective(keras.Model):
 
         passes = methods.sampling_passes if how == "parallel" else 1
         return mix_in_passes(predict, gold, use_gold, passes)
+
+
+def _divergence(log_p, labels):
+    """Of the two halves of a batch that was passed twice: KL(p || q) + KL(q || p), from log P."""
+    weight, _ = _weight(ops.split(labels, 2)[0])
+    one, other = map(_rows, ops.split(log_p, 2))
+    apart = ops.sum((ops.exp(one) - ops.exp(other)) * (one - other), axis=-1)
+    return ops.sum(weight * apart)
 
 
 def _weight(labels):

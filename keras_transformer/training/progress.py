@@ -35,7 +35,10 @@ class Progress(keras.callbacks.Callback):
         self.say = say
         self.on_terminal = say is print and sys.stdout.isatty()
         self.every = every or (0.5 if self.on_terminal else 60)
-        self.began, self.done = None, 0  # batches of this process
+
+    def on_train_begin(self, logs=None):
+        # Batches of this call of `fit`: those of an earlier one may have been of another speed.
+        self.began, self.done = None, 0
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch

@@ -10,38 +10,38 @@ RUN/model.keras       the trained model, for keras.saving.load_model
 """
 
 import dataclasses
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import keras
 
 from keras_transformer.config import RunConfig
-from keras_transformer.config_file import read_config, to_tables, write_config
-from keras_transformer.data.batches import Batches
+from keras_transformer.config_file import read_config, write_config
 from keras_transformer.data.corpus import read_pairs
 from keras_transformer.errors import InputError
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.training.callbacks import Checkpointing, Curves, asked_to_stop
+from keras_transformer.training.callbacks import (
+    Checkpointing,
+    Curves,
+    TimeLimit,
+    asked_to_stop,
+)
 from keras_transformer.training.checkpoint import Checkpoints, write_atomically
 from keras_transformer.training.log import Log, forget_epochs, read_log
 from keras_transformer.training.loss import LabelSmoothedCrossEntropy
 from keras_transformer.training.memory import keep_freed_memory
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy
-from keras_transformer.training.objective import Objective
+from keras_transformer.training.preparation import (
+    check_run_dir,
+    compile_objective,
+    find_position,
+    find_tokenizer,
+    make_batches,
+    with_vocabulary,
+)
 from keras_transformer.training.progress import Progress
-from keras_transformer.training.schedule import WarmupSchedule
 from keras_transformer.training.validation import Validation, is_stale
-
-# What may differ between a run and its resumption: nothing that the updates so far depend on. How
-# it ends, with or without a cool-down, may be decided at the end.
-RESUMABLE = {
-    f"training.{key}"
-    for key in (
-        "epochs", "cooldown_epochs", "checkpoint_steps", "keep_checkpoints", "average_checkpoints",
-        "bleu_epochs", "bleu_pairs", "patience", "sample_lines",
-    )
-}  # fmt: skip
 
 
 def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=print) -> Transformer:
@@ -60,18 +60,20 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
         Stopped: after Ctrl-C or SIGTERM; a checkpoint is written, and `resume` goes on from there.
     """
     run_dir = Path(run_dir)
-    _check_run_dir(config, run_dir, resume)
+    check_run_dir(config, run_dir, resume)
     keep_freed_memory()
     keras.utils.set_random_seed(config.training.seed)
     # All that can be wrong with the input is found before the first file is written.
-    tokenizer = _tokenizer(config, run_dir, say)
-    batches, validation = _batches(config, tokenizer, say)
-    config = _with_vocabulary(config, tokenizer)
+    tokenizer = find_tokenizer(config, run_dir, say)
+    batches, validation = make_batches(config, tokenizer, say)
+    config = with_vocabulary(config, tokenizer)
     objective = compile_objective(config, batches.steps)
     model = objective.transformer
     checkpoints = Checkpoints(run_dir / "checkpoints", _keep(config.training))
     last = checkpoints.last()
-    epoch, step = _position(checkpoints, last, batches)
+    epoch, step = find_position(checkpoints, last, batches)
+    if last is None and config.training.start_from:
+        _start_from(config.training.start_from, model)
 
     run_dir.mkdir(parents=True, exist_ok=True)
     # The config first: it is what makes a directory a run that can be resumed.
@@ -116,6 +118,8 @@ def _callbacks(config, run_dir, tokenizer, batches, checkpoints, bleus, say):
         callbacks.append(Validation(pairs, tokenizer, training, checkpoints, bleus, say))
     if training.final_weights == "ema":
         callbacks.append(keras.callbacks.SwapEMAWeights())  # while validating
+    if training.max_minutes:
+        callbacks.append(TimeLimit(training.max_minutes, say))
     return [
         *callbacks,
         Progress(training.epochs, batches.steps, batches.tokens, say),
@@ -127,24 +131,27 @@ def _callbacks(config, run_dir, tokenizer, batches, checkpoints, bleus, say):
 
 def _fit(objective, batches, validation, callbacks, epoch, step, config):
     """Trains from batch `step` of `epoch` on, until all epochs are done."""
-    epochs = config.training.epochs
-    parts = [(epoch, 0, epochs)]
-    if step:  # the rest of a broken-off epoch has fewer batches than the epochs after it
-        parts = [(epoch, step, epoch + 1), (epoch + 1, 0, epochs)]
-    for first, step, until in parts:
-        if first < until:
-            objective.fit(
-                with_labels(batches.stream(first, step)),
-                steps_per_epoch=batches.steps - step,
-                initial_epoch=first,
-                epochs=until,
-                validation_data=validation and with_labels(validation.epoch()),
-                callbacks=callbacks,
-                shuffle=False,  # the batches are shuffled already
-                verbose=0,
-            )
-            if objective.stop_training:
-                return
+    epochs, methods = config.training.epochs, config.methods
+    # R-Drop is another training step, and the rest of a broken-off epoch has fewer batches than the
+    # epochs after it.
+    bounds = {epoch, epoch + 1 if step else epoch, methods.r_drop_after, epochs}
+    for first, until in pairwise(sorted(bound for bound in bounds if epoch <= bound <= epochs)):
+        late = first >= methods.r_drop_after
+        objective.methods = methods if late else dataclasses.replace(methods, r_drop=0.0)
+        objective.train_function = None
+        objective.fit(
+            with_labels(batches.stream(first, step)),
+            steps_per_epoch=batches.steps - step,
+            initial_epoch=first,
+            epochs=until,
+            validation_data=validation and with_labels(validation.epoch()),
+            callbacks=callbacks,
+            shuffle=False,  # the batches are shuffled already
+            verbose=0,
+        )
+        step = 0
+        if objective.stop_training:
+            return
 
 
 def _finish(objective, checkpoints, config, say):
@@ -173,49 +180,16 @@ def with_labels(batches):
     return batches.map(lambda inputs, labels: {**inputs, "labels": labels})
 
 
-def compile_objective(config: RunConfig, batches: int | None = None) -> Objective:
-    """The model of a run in its objective, compiled for `fit`.
-
-    Args:
-        config: of the run.
-        batches: how many an epoch has, which a cool-down has to know.
-    """
-    training = config.training
-    try:
-        model = Transformer(config.model, dtype=training.precision)
-    except (TypeError, ValueError) as error:  # such as an option that a head's mechanism has not
-        reason = " ".join(str(error).split())
-        raise InputError(f"The config's [model] cannot be made: {reason}") from None
-    schedule = _schedule(config, batches)
-    several = training.accumulate_batches > 1
-    optimizer = keras.optimizers.Adam(
-        schedule,
-        beta_1=training.beta_1,
-        beta_2=training.beta_2,
-        epsilon=training.epsilon,
-        global_clipnorm=training.clip_norm or None,
-        gradient_accumulation_steps=training.accumulate_batches if several else None,
-        use_ema=training.final_weights == "ema",
-        ema_momentum=training.ema_momentum,
-    )
-    objective = Objective(model, training.label_smoothing, config.methods)
-    objective.compile(optimizer, jit_compile=training.jit_compile)
-    # Its variables, which the first update would make: a checkpoint fills them before that.
-    optimizer.build(model.trainable_variables)
-    return objective
-
-
-def _schedule(config, batches):
-    training, cooldown = config.training, {}
-    if training.cooldown_epochs:
-        updates = batches / training.accumulate_batches  # of an epoch
-        cooldown = dict(
-            cooldown_steps=round(training.cooldown_epochs * updates),
-            total_steps=round(training.epochs * updates),
+def _start_from(run_dir, model):
+    """Gives the model the weights of another run's."""
+    weights = load_run(run_dir)[0].get_weights()
+    shapes = [tuple(weight.shape) for weight in model.weights]
+    if [weight.shape for weight in weights] != shapes:
+        raise InputError(
+            f"training.start_from: {run_dir} has another model than this config describes. "
+            f"Take [model] from {run_dir}/config.toml; dropout may differ."
         )
-    if training.peak_learning_rate is None:
-        return WarmupSchedule.of_paper(config.model.d_model, training.warmup_steps, **cooldown)
-    return WarmupSchedule(training.peak_learning_rate, training.warmup_steps, **cooldown)
+    model.set_weights(weights)
 
 
 def load_run(run_dir: str | Path) -> tuple[Transformer, Tokenizer]:
@@ -231,99 +205,7 @@ def load_run(run_dir: str | Path) -> tuple[Transformer, Tokenizer]:
     checkpoints = Checkpoints(run_dir / "checkpoints")
     if checkpoints.last() is None:
         raise InputError(f"{run_dir}: no checkpoint yet. Wait, or train with --resume.")
-    config = _with_vocabulary(read_config(run_dir / "config.toml"), tokenizer)
+    config = with_vocabulary(read_config(run_dir / "config.toml"), tokenizer)
     model = Transformer(config.model, dtype=config.training.precision)
     checkpoints.restore_weights(model, checkpoints.last())
     return model, tokenizer
-
-
-def _check_run_dir(config, run_dir, resume):
-    if run_dir.exists() and not run_dir.is_dir():
-        raise InputError(f"{run_dir}: this is a file; a run needs a directory.")
-    if not (run_dir / "config.toml").exists():
-        # A name with a dot is what a kill leaves of a file that was being written.
-        if run_dir.exists() and any(path.name[0] != "." for path in run_dir.iterdir()):
-            raise InputError(f"{run_dir}: not empty and not a run. Choose another --run-dir.")
-        return
-    if not resume:
-        raise InputError(
-            f"{run_dir}: holds a run already. Add --resume to go on with it, or choose another "
-            "--run-dir."
-        )
-    before = to_tables(read_config(run_dir / "config.toml"))
-    for table, fields in to_tables(config).items():
-        for key in fields.keys() | before[table].keys():
-            was, now = before[table].get(key), fields.get(key)
-            matters = table != "decoding" and f"{table}.{key}" not in RESUMABLE
-            if was != now and matters:
-                raise InputError(
-                    f"{run_dir}: this run has {table}.{key}={was!r}, but the config says {now!r}. "
-                    "A run goes on as it began; choose another --run-dir."
-                )
-
-
-def _tokenizer(config, run_dir, say):
-    files = config.data.files("train")
-    if not files:
-        raise InputError("No training data: give data.train, or data.train_source and _target.")
-    pairs = sum(1 for _ in read_pairs(files))  # a fault in the files is found here
-    if (run_dir / "tokenizer.model").exists():
-        return Tokenizer.load(run_dir / "tokenizer.model")
-    learning = config.tokenizer
-    say(f"learning a {learning.kind} vocabulary from {pairs:,} pairs")
-    try:
-        return Tokenizer.learn(
-            (line for pair in read_pairs(files) for line in pair),
-            learning.vocabulary_size,
-            learning.kind,
-            learning.split_digits,
-            learning.normalization,
-        )
-    except InputError as error:
-        raise InputError(f"{' and '.join(files)}: {error}") from None
-
-
-def _batches(config, tokenizer, say):
-    data = config.data
-    sizes = dict(
-        tokens_per_batch=data.tokens_per_batch,
-        max_tokens=data.max_tokens,
-        copy_words=config.model.copy_words,
-    )
-    train = Batches(
-        data.files("train"),
-        tokenizer,
-        seed=config.training.seed,
-        shuffle_pairs=data.shuffle_pairs,
-        regularization=config.methods.subword_regularization,
-        alignments=data.train_alignments if config.guided_by_alignments else None,
-        **sizes,
-    )
-    validation = None
-    if data.files("validation"):
-        validation = Batches(data.files("validation"), tokenizer, **sizes)
-    say(f"training: {train.pairs:,} pairs in {train.steps:,} batches an epoch")
-    if train.too_long or train.empty:
-        say(
-            f"left out: {train.too_long:,} pairs of more than {data.max_tokens} tokens, "
-            f"{train.empty:,} with an empty side"
-        )
-    return train, validation
-
-
-def _with_vocabulary(config, tokenizer):
-    model = dataclasses.replace(config.model, vocabulary_size=tokenizer.vocabulary_size)
-    return dataclasses.replace(config, model=model)
-
-
-def _position(checkpoints, last, batches):
-    """The epoch, and the batch in it, that a run stands at."""
-    if last is None:
-        return 0, 0
-    position = checkpoints.position(last)
-    if position["steps"] != batches.steps:
-        raise InputError(
-            f"{last}: an epoch had {position['steps']} batches when this was written and has "
-            f"{batches.steps} now: the training data has changed. Train into another run directory."
-        )
-    return position["epoch"], position["step"]

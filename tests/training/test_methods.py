@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -20,12 +21,12 @@ from keras_transformer.data.batches import Batches
 from keras_transformer.data.corpus import read_lines, read_pairs
 from keras_transformer.data.dates import write_dates
 from keras_transformer.evaluation import score
-from keras_transformer.training.callbacks import Stopped
+from keras_transformer.training.callbacks import Stopped, TimeLimit
 from keras_transformer.training.checkpoint import Checkpoints
 from keras_transformer.training.distillation import distill
 from keras_transformer.training.log import Log, read_log
+from keras_transformer.training.preparation import compile_objective
 from keras_transformer.training.progress import Progress, duration
-from keras_transformer.training.run import compile_objective
 from keras_transformer.training.validation import Validation, is_stale
 
 
@@ -187,6 +188,47 @@ def test_training_stops_when_bleu_gets_no_better(tables, tmp_path, monkeypatch):
     assert "training is done already" in said
 
 
+def losses(run_dir):
+    return [row["loss"] for row in read_log(run_dir / "log.csv")]
+
+
+def test_r_drop_begins_when_it_is_told(tables, tmp_path):
+    model = {**tables["model"], "dropout": 0.3}
+    for name, methods in {
+        "plain": {}, "late": dict(r_drop=5.0, r_drop_after=1), "always": dict(r_drop=5.0)
+    }.items():  # fmt: skip
+        run({**tables, "model": model, "methods": methods}, tmp_path / name, epochs=2)
+    plain, late, always = (losses(tmp_path / name) for name in ("plain", "late", "always"))
+    assert late[0] == pytest.approx(plain[0], rel=1e-5)
+    assert late[1] > plain[1] + 0.01  # the passes do not agree
+    assert always[0] > plain[0] + 0.01
+
+
+def test_a_run_ends_when_its_time_is_up(tables, tmp_path, monkeypatch):
+    """Of epochs of 20 seconds, with 20 between them, three are begun and done in 100."""
+    now = iter(range(0, 10_000, 20))
+    monkeypatch.setattr(
+        "keras_transformer.training.callbacks.time",
+        SimpleNamespace(monotonic=lambda: next(now)),
+    )
+    limit = TimeLimit(minutes=100 / 60)  # it looks at the clock here, and twice an epoch
+    limit.set_model(SimpleNamespace(stop_training=False))
+    for epoch in range(2):
+        assert not limit.model.stop_training
+        limit.on_epoch_begin(epoch)
+        limit.on_epoch_end(epoch)
+    assert not limit.model.stop_training  # 80 seconds, and 20 for the next
+    limit.on_epoch_begin(2)
+    limit.on_epoch_end(2)
+    assert limit.model.stop_training
+
+    said = []
+    monkeypatch.undo()
+    run(tables, tmp_path / "run", say=said.append, epochs=9, max_minutes=1e-6)
+    assert len(losses(tmp_path / "run")) == 1
+    assert any("training stops" in line for line in said)
+
+
 def test_patience_counts_epochs_without_a_better_score():
     nan = float("nan")
     assert not is_stale([1, 2, 3], 2)
@@ -257,6 +299,7 @@ def test_progress_tells_speed_and_time_left(monkeypatch):
     said = []
     progress = Progress(epochs=3, steps=4, tokens=400, say=said.append, every=15)
     progress.set_params({"steps": 4, "epochs": 3})
+    progress.on_train_begin()
     progress.on_epoch_begin(0)  # at 0
     for batch in range(4):  # at 10, which counts for nothing, 20, 30, 40
         progress.on_train_batch_end(batch, {"loss": 2.5})
@@ -268,6 +311,7 @@ def test_progress_tells_speed_and_time_left(monkeypatch):
     )
     alone = Progress(epochs=2, steps=1, tokens=9, say=said.append)
     alone.set_params({"steps": 1, "epochs": 2})
+    alone.on_train_begin()
     alone.on_epoch_begin(0)
     alone.on_train_batch_end(0, {"loss": 1.0})
     alone.on_epoch_end(0, {"loss": 1.0})

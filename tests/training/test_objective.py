@@ -10,7 +10,6 @@ from keras_transformer.training.guidance import alignment_loss, diagonal_loss
 from keras_transformer.training.projected_loss import (
     projected_best,
     projected_cross_entropy,
-    projected_divergence,
 )
 from keras_transformer.training.target_input import (
     gold_probability,
@@ -77,7 +76,7 @@ def test_the_projected_loss_and_its_gradients_are_those_of_whole_logits(smoothin
         return 3 * loss(labels[None], ops.matmul(x, ops.transpose(table))[None])
 
     def from_outputs(x, table):
-        return 3 * projected_cross_entropy(x, table, labels, weight, smoothing)[0]
+        return 3 * projected_cross_entropy(x[None], table, labels, weight, smoothing)[0]
 
     expected, expected_gradients = gradients(from_logits, x, table)
     loss, found = gradients(from_outputs, x, table)
@@ -94,29 +93,32 @@ def test_the_sums_beside_the_loss_are_those_of_the_metrics(projected):
     accuracy, perplexity = kt.TokenAccuracy(), kt.Perplexity()
     for metric in (accuracy, perplexity):
         metric.update_state(labels[None], logits[None])
-    _, cross_entropy, right = projected_cross_entropy(x, table, labels, weight)
+    _, cross_entropy, right = projected_cross_entropy(x[None], table, labels, weight)
     assert float(right) == pytest.approx(float(accuracy.result()), abs=1e-6)
     assert right > 0
     assert np.exp(float(cross_entropy)) == pytest.approx(float(perplexity.result()), rel=1e-4)
     np.testing.assert_array_equal(projected_best(x, table), logits.argmax(-1))
 
 
-def test_the_divergence_and_its_gradients_are_those_of_its_definition(projected, normal):
-    x, table, _, weight = projected
+def test_the_loss_of_two_passes_that_must_agree_is_that_of_its_definition(projected, normal):
+    x, table, labels, weight = projected
     other, weight = normal(P, D), weight.astype("float32")
 
     def by_definition(x, other, table):
         p, q = (ops.softmax(ops.matmul(one, ops.transpose(table))) for one in (x, other))
+        label = np.eye(V, dtype="float32")[labels]
+        loss = -ops.sum((0.9 * label + 0.1 / V) * (ops.log(p) + ops.log(q)) / 2, axis=-1)
         there = ops.sum(p * (ops.log(p) - ops.log(q)), axis=-1)
         back = ops.sum(q * (ops.log(q) - ops.log(p)), axis=-1)
-        return ops.sum(weight * (there + back))
+        return ops.sum(weight * (loss + 1.25 * (there + back)))
+
+    def from_outputs(x, other, table):
+        passes = ops.stack([x * 1.0, other * 1.0])  # which Keras cannot do of variables
+        return projected_cross_entropy(passes, table, labels, weight, 0.1, agreement=1.25)[0]
 
     expected, expected_gradients = gradients(by_definition, x, other, table)
-    found, found_gradients = gradients(
-        lambda *both: projected_divergence(*both, weight), x, other, table
-    )
+    found, found_gradients = gradients(from_outputs, x, other, table)
     assert found == pytest.approx(expected, rel=1e-4)
-    assert found > 0
     for one, another in zip(found_gradients, expected_gradients, strict=True):
         np.testing.assert_allclose(one, another, atol=1e-5)
 
@@ -178,12 +180,17 @@ def test_r_drop_adds_nothing_where_two_passes_are_the_same():
 
 def test_r_drop_weighs_the_divergence_as_the_paper_does(monkeypatch):
     """Half of -log P1 - log P2 + alpha / 2 (KL12 + KL21), for the mean of the two passes."""
-    monkeypatch.setattr(
-        "keras_transformer.training.objective.projected_divergence", lambda *_: ops.array(0.5)
-    )
-    inputs, transformer = batch(), model()
-    plain = loss_of(transformer, inputs)
-    assert loss_of(transformer, inputs, r_drop=4.0) == pytest.approx(plain + 4 / 4 * 0.5, rel=1e-5)
+    seen = {}
+
+    def loss(x, *given, **options):
+        seen.update(x=oracle.array(x), **options)
+        return projected_cross_entropy(x, *given, **options)
+
+    monkeypatch.setattr("keras_transformer.training.objective.projected_cross_entropy", loss)
+    loss_of(model(dropout=0.3), batch(), r_drop=4.0)
+    one, other = seen["x"]
+    assert np.abs(one - other).max() > 0.1  # dropout makes them differ
+    assert seen["agreement"] == 4 / 4
 
 
 def test_r_drop_makes_the_passes_of_dropout_more_alike():
@@ -274,7 +281,8 @@ def test_free_running_reads_what_greedy_search_writes():
     keras.utils.set_random_seed(5)
     inputs, transformer = batch(), model()
     found = mix_in_sequence(transformer, inputs["source"], inputs["target"], np.full((5, 6), False))
-    memory, state = transformer.encode(inputs["source"]), transformer.start(5, 6)
+    memory = transformer.encode(inputs["source"])
+    state = transformer.start(5, 6, memory)
     ids = np.ones(5, "int32")
     for place in range(5):
         logits, state = transformer.step(ids, state, memory, index=place)

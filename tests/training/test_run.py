@@ -190,6 +190,33 @@ def test_a_directory_of_other_files_is_left_alone(tables, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+def starting_from(run_dir, tables, **model):
+    training = tables["training"] | {
+        "start_from": str(run_dir), "epochs": 1, "peak_learning_rate": 1e-12
+    }  # fmt: skip
+    return kt.read_tables(tables | {"training": training, "model": tables["model"] | model})
+
+
+def test_a_run_can_begin_with_the_weights_and_the_vocabulary_of_another(tables, unbroken, tmp_path):
+    fewer = {name: str(tmp_path / Path(file).name) for name, file in tables["data"].items()
+             if name.startswith("train_")}  # fmt: skip
+    for name, file in fewer.items():
+        lines = Path(tables["data"][name]).read_text("utf-8").splitlines(keepends=True)
+        Path(file).write_text("".join(lines[:100]), "utf-8")
+    config = starting_from(unbroken, tables | {"data": tables["data"] | fewer}, dropout=0.2)
+    model = kt.train(config, tmp_path / "run", say=lambda _: None)
+    for weight, before in zip(model.weights, kt.load_run(unbroken)[0].weights, strict=True):
+        np.testing.assert_allclose(weight, before, atol=1e-6)
+    vocabularies = [run / "tokenizer.model" for run in (tmp_path / "run", unbroken)]
+    assert vocabularies[0].read_bytes() == vocabularies[1].read_bytes()
+
+
+def test_a_run_does_not_begin_with_the_weights_of_another_model(tables, unbroken, tmp_path):
+    with pytest.raises(kt.InputError, match=r"start_from: .* another model"):
+        kt.train(starting_from(unbroken, tables, d_ff=48), tmp_path / "run", say=lambda _: None)
+    assert not (tmp_path / "run").exists()
+
+
 def test_mixed_precision_trains(tables, tmp_path):
     mixed = {
         **tables,
