@@ -1,11 +1,15 @@
 """Softmax attention: weights from scores, a weighted sum of values."""
 
+from typing import Any, NamedTuple
+
 import keras
 from keras import ops
 
 from keras_transformer import masks
-from keras_transformer.attention import slots
+from keras_transformer.attention import blocks, slots
+from keras_transformer.attention.bias import BIASES
 from keras_transformer.attention.mechanism import Mechanism
+from keras_transformer.attention.scores import SCORES
 
 
 def softmax(scores, mask=None):
@@ -16,66 +20,152 @@ def softmax(scores, mask=None):
     return ops.cast(weights, scores.dtype)
 
 
-@keras.saving.register_keras_serializable("keras_transformer")
-class DotProductAttention(Mechanism):
-    """Scaled dot-product attention, softmax(Q K' / sqrt(d_k)) V (Vaswani et al. 2017, equation 1).
+class Partial(NamedTuple):
+    """Attention to a part of the keys, which `merge` puts together with that to other parts."""
 
-    The dot product of two vectors of d_k independent, unit-variance components has variance d_k;
-    divided by sqrt(d_k) its variance is 1, and the softmax keeps a gradient.
+    largest: Any  # [..., T, 1], float32, what the scores were lessened by
+    total: Any  # [..., T, 1], float32, the sum of the exponentials
+    output: Any  # [..., T, K], the sum of the values, each times its exponential
+
+
+def attend_partly(scores, mask, value, dropout):
+    """Attention to keys that are not all there are.
+
+    Args:
+        scores: [..., T, S].
+        mask: bool, broadcastable to the scores, True where a key is seen.
+        value: [..., S, K].
+        dropout: a layer for the weights.
+    """
+    scores = masks.hide(ops.cast(scores, "float32"), mask)
+    largest = ops.max(scores, axis=-1, keepdims=True, initial=masks.HIDDEN)
+    largest = ops.stop_gradient(largest)
+    weights = ops.where(mask, ops.exp(scores - largest), 0.0)
+    total = ops.sum(weights, axis=-1, keepdims=True)
+    output = ops.matmul(dropout(ops.cast(weights, value.dtype)), value)
+    return Partial(largest, total, output)
+
+
+def merge(parts):
+    """The output [..., T, K] of one softmax over the keys of all parts; 0 where none is seen."""
+    largest = parts[0].largest
+    for part in parts[1:]:
+        largest = ops.maximum(largest, part.largest)
+    shares = [ops.exp(part.largest - largest) for part in parts]
+    total = sum(share * part.total for share, part in zip(shares, parts, strict=True))
+    output = sum(
+        share * ops.cast(part.output, "float32") for share, part in zip(shares, parts, strict=True)
+    )
+    return ops.cast(output / ops.where(total > 0, total, 1.0), parts[0].output.dtype)
+
+
+class SoftmaxAttention(Mechanism):
+    """What all softmax attention shares: a score, a relative bias, slots while decoding.
 
     Args:
         num_heads: H, the heads of this group.
         head_dim: K, the size of each head.
         causal: whether a place may look at itself and earlier places only.
         dropout: rate of dropout on the attention weights (not in the paper, but in its code).
-
-    Call arguments:
-        query: [B, H, T, K].
-        key: [B, H, S, K].
-        value: [B, H, S, K].
-        keep: bool [B, S], True where a key may be looked at.
-        return_attention_scores: whether to return the weights [B, H, T, S] as well.
-
-    Returns:
-        [B, H, T, K], or that and the attention scores.
-
-    Example:
-
-    >>> import keras
-    >>> from keras_transformer import DotProductAttention
-    >>> query = keras.random.normal((2, 4, 3, 8))
-    >>> memory = keras.random.normal((2, 4, 5, 8))
-    >>> attention = DotProductAttention(num_heads=4, head_dim=8)
-    >>> output, scores = attention(query, memory, memory, return_attention_scores=True)
-    >>> tuple(output.shape), tuple(scores.shape)
-    ((2, 4, 3, 8), (2, 4, 3, 5))
+        score: how well a query and a key fit: "dot", "general", "cosine", "additive" or "mlp".
+        scale: what dot and general scores are multiplied with; by default 1 / sqrt(K).
+        bias: what the distance adds to the score: "alibi", "t5", "shaw", "xl", or None.
     """
 
-    def __init__(self, num_heads, head_dim, causal=False, dropout=0.0, **kwargs):
+    def __init__(
+        self,
+        num_heads,
+        head_dim,
+        causal=False,
+        dropout=0.0,
+        score="dot",
+        scale=None,
+        bias=None,
+        **kwargs,
+    ):
         super().__init__(num_heads, head_dim, causal, dropout, **kwargs)
-        self.weight_dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        dtype = self.dtype_policy
+        self.score = choose(SCORES, "score", score)(num_heads, head_dim, scale, dtype=dtype)
+        self.bias = None
+        if bias is not None:
+            make = choose(BIASES, "bias", bias)
+            self.bias = make(num_heads, head_dim, causal, self.score.scale, dtype=dtype)
+        self.weight_dropout = keras.layers.Dropout(dropout, dtype=dtype)
 
-    def call(self, query, key, value, keep=None, return_attention_scores=False):
-        mask = masks.visible(ops.shape(query)[2], ops.shape(key)[2], keep, self.causal)
-        output, scores = self._attend(query, key, value, mask)
-        return (output, scores) if return_attention_scores else output
+    @property
+    def can_cross(self):
+        """Positions of two sequences have no distance."""
+        return self.bias is None
+
+    def build(self, query_shape, key_shape, value_shape):
+        self.score.build(None)
+        if self.bias is not None:
+            self.bias.build(None)
 
     def start(self, batch_size, length):
-        shape = (batch_size, self.num_heads, length, self.head_dim)
-        return {name: slots.make(*shape, self.compute_dtype) for name in ("key", "value")}
+        length = self._num_slots(length)
+        sizes = {"key": self.score.key_dim, "value": self.head_dim}
+        return {
+            name: slots.make(batch_size, self.num_heads, length, size, self.compute_dtype)
+            for name, size in sizes.items()
+        }
 
     def step(self, query, key, value, state, index):
+        slot, places = self._slots(index, ops.shape(state["key"])[2])
         state = {
-            "key": slots.write(state["key"], key, index),
-            "value": slots.write(state["value"], value, index),
+            "key": slots.write(state["key"], self.score.of_key(key), slot),
+            "value": slots.write(state["value"], value, slot),
         }
-        mask = masks.visible(1, ops.shape(state["key"])[2], causal=True, offset=index)
-        output, _ = self._attend(query, state["key"], state["value"], mask)
+        mask = (places >= 0) & self.sees(index, places)  # [length]
+        bias = None if self.bias is None else self.bias.of_distances(query, places - index)
+        output, _ = self._weigh(query, state, mask[None, None, None], bias)
         return output, state
 
-    def _attend(self, query, key, value, mask):
-        # Scaling the queries is the cheaper side: T x K numbers instead of T x S.
-        query = query * self.head_dim**-0.5
-        weights = softmax(ops.einsum("bhtk,bhsk->bhts", query, key), mask)  # [B, H, T, S]
-        output = ops.einsum("bhts,bhsk->bhtk", self.weight_dropout(weights), value)
+    def sees(self, query, key):
+        """Whether the query at a position looks at the key at another, where both are tokens."""
+        return key <= query if self.causal else key == key
+
+    @property
+    def farthest(self):
+        """How far back a place looks; None for no limit."""
+        return None
+
+    def _num_slots(self, length):
+        """How many places have to be kept to decode `length` of them."""
+        if self.farthest is None:
+            return length
+        return blocks.at_most(self.farthest + 1, length)
+
+    def _slots(self, index, length):
+        """Which slot the place `index` goes to, and the places [length] that are in the slots."""
+        if self.farthest is None:
+            return index, masks.positions(length)
+        # Written in turn, a slot holds the last place that was; below 0 where there was none.
+        return index % length, index - (index - masks.positions(length)) % length
+
+    def _weigh(self, query, memory, mask, bias=None):
+        """The output [B, H, T, K] and the weights [B, H, T, S], of a memory's key and value."""
+        weights = softmax(self._scores(query, memory["key"], bias), mask)
+        output = ops.einsum("bhts,bhsk->bhtk", self.weight_dropout(weights), memory["value"])
         return output, weights
+
+    def _scores(self, query, key, bias=None):
+        """The scores of queries, and of keys of which `of_key` has been taken."""
+        scores = self.score.pair(self._of_query(query), key)
+        return scores if bias is None else scores + bias
+
+    def _prepare(self, query, key):
+        """What is compared of queries and keys."""
+        return self._of_query(query), self.score.of_key(key)
+
+    def _of_query(self, query):
+        if self.bias is not None:
+            query = self.bias.of_content(query)
+        return self.score.of_query(query)
+
+
+def choose(table, what, name):
+    """The row of a table; a name that it has not is refused."""
+    if name not in table:
+        raise ValueError(f"{what}={name!r} is not known: choose {', '.join(map(repr, table))}.")
+    return table[name]

@@ -1,4 +1,7 @@
-"""What each head does, in one line: "4 * dot + 2 * local(window=64) + 2 * linear"."""
+"""What each head does, in one line: "4 * dot + 2 * local(window=64) + 2 * linear".
+
+Layers that differ are separated by semicolons: "local(window=64); local(window=64); dot".
+"""
 
 import ast
 import difflib
@@ -13,6 +16,23 @@ class HeadGroup(NamedTuple):
     count: int
     name: str
     options: dict[str, Any]
+
+
+def parse_layers(spec: str, num_layers: int) -> list[str]:
+    """The head spec of each layer: those of the line, over and over until there are enough.
+
+    Example:
+
+    >>> from keras_transformer.attention.spec import parse_layers
+    >>> parse_layers("local(window=64); dot", num_layers=3)
+    ['local(window=64)', 'dot', 'local(window=64)']
+    """
+    specs = [each.strip() for each in spec.split(";")]
+    if len(specs) > num_layers:
+        raise ValueError(
+            f"The head spec {spec!r} describes {len(specs)} layers, but there are {num_layers}."
+        )
+    return [specs[layer % len(specs)] for layer in range(num_layers)]
 
 
 def parse_heads(spec: str, num_heads: int) -> list[HeadGroup]:
@@ -39,7 +59,7 @@ def parse_heads(spec: str, num_heads: int) -> list[HeadGroup]:
     except (SyntaxError, TypeError) as error:
         raise ValueError(
             f"The head spec {spec!r} cannot be read: {error}. "
-            'Expected terms such as "dot" or "4 * dot + 4 * dot".'
+            'Expected terms such as "dot" or "4 * dot + 4 * local(window=64)".'
         ) from None
     for group in groups:
         if group.name not in MECHANISMS:

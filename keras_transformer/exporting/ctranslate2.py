@@ -68,7 +68,12 @@ def _check(config: ModelConfig):
     """Refuses what CTranslate2 has no words for."""
 
     def all_dot(heads):
-        return all(group.name == "dot" for group in parse_heads(heads, config.num_heads))
+        groups = (
+            group
+            for layer in heads.split(";")
+            for group in parse_heads(layer.strip(), config.num_heads)
+        )
+        return all(group.name == "dot" and not group.options for group in groups)
 
     activations = " or ".join(f'"{one.__name__}"' for one in ACTIVATIONS)
     wishes = [

@@ -27,14 +27,14 @@ def make_streaming(signatures) -> tuple:
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")], autograph=False)
     def start(text):
         source, truncated = signatures.read(text)
-        memory = signatures.encode(source)
         rows = tf.size(text)
+        memory = tree.map_structure(lambda x: x[:rows], signatures.encode(source))
         limits, length = room(model, source, decoding)
         limits = limits[:rows]
         index, last, state, progress = loop.start(
-            model.start(rows, length), strategy(limits, length), BEGIN
+            model.start(rows, length, memory), strategy(limits, length), BEGIN
         )
-        structure["fixed"] = {"memory": tree.map_structure(lambda x: x[:rows], memory)}
+        structure["fixed"] = {"memory": memory}
         structure["fixed"]["limits"] = limits
         if signatures.unknown.slots:
             structure["fixed"]["words"] = signatures.find_words(text)
@@ -80,7 +80,7 @@ def make_streaming(signatures) -> tuple:
 
 
 def _flatten(structure):
-    """A tree as a flat dict, whose names are the paths: `state_0_0_key`."""
+    """A tree as a flat dict, whose names are the paths: `state_0_self_attention_0_key`."""
     return {"_".join(map(str, path)): leaf for path, leaf in tree.flatten_with_path(structure)}
 
 

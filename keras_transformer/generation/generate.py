@@ -83,7 +83,7 @@ def generate(
         lambda ids, state, index: model.step(
             ids, state, memory, index=index, return_alignment=align
         ),
-        model.start(strategy.num_rows, length),
+        model.start(strategy.num_rows, length, memory),
         strategy,
         BEGIN,
     )
@@ -185,8 +185,11 @@ class Ensemble(keras.Model):
     def encode(self, source):
         return [model.encode(source) for model in self.models]
 
-    def start(self, batch_size, length):
-        return [model.start(batch_size, length) for model in self.models]
+    def start(self, batch_size, length, memory):
+        return [
+            model.start(batch_size, length, of_model)
+            for model, of_model in zip(self.models, memory, strict=True)
+        ]
 
     def step(self, target, state, memory, index, return_alignment=False):
         steps = [

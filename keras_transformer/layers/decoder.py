@@ -111,32 +111,37 @@ class DecoderLayer(keras.layers.Layer):
         )
         return self.feed_forward(x), self_scores, cross_scores
 
-    def remember(self, memory):
-        """The keys and values of the memory [B, S, D], computed once before the first step."""
-        return self.cross_attention.layer.remember(memory)
+    def remember(self, memory, keep):
+        """What the cross-attention needs of a memory [B, S, D], computed once."""
+        return self.cross_attention.layer.remember(memory, keep)
 
-    def start(self, batch_size, length):
+    def start(self, batch_size, length, remembered):
         """The state before the first of at most `length` places."""
-        return self.self_attention.layer.start(batch_size, length)
+        return {
+            "self_attention": self.self_attention.layer.start(batch_size, length),
+            "cross_attention": self.cross_attention.layer.start(batch_size, remembered),
+        }
 
-    def step(self, x, state, remembered, memory_keep, index):
+    def step(self, x, state, remembered, index):
         """Takes in one place of N hypotheses a sentence.
 
         Args:
             x: [B N, 1, D], the hypotheses of a sentence one after the other.
             state: what `start` or the last `step` returned.
             remembered: what `remember` returned, of the B sentences.
-            memory_keep: bool [B, S], True where the memory has a token.
             index: int or int tensor, the position of the place.
 
         Returns:
             The output [B N, 1, D], the new state and the cross-attention's scores [B, H, N, S].
         """
         self_attention, cross_attention = self.self_attention.layer, self.cross_attention.layer
-        x, state = self.self_attention.around(x, lambda x: self_attention.step(x, state, index))
-        x, scores = self.cross_attention.around(
-            x, lambda x: cross_attention.step(x, remembered, memory_keep)
+        x, self_state = self.self_attention.around(
+            x, lambda x: self_attention.step(x, state["self_attention"], index)
         )
+        x, scores, cross_state = self.cross_attention.around(
+            x, lambda x: cross_attention.step(x, remembered, state["cross_attention"])
+        )
+        state = {"self_attention": self_state, "cross_attention": cross_state}
         return self.feed_forward(x), state, scores
 
 
@@ -183,22 +188,26 @@ class Decoder(Stack):
         x = self._finish(x)
         return (x, self_scores, cross_scores) if return_attention_scores else x
 
-    def remember(self, memory):
-        """Each layer's keys and values of its memory, computed once before the first step."""
+    def remember(self, memory, keep):
+        """What each layer needs of its memory, computed once before the first step."""
         memories = self._per_layer(memory)
-        return [layer.remember(memory) for layer, memory in zip(self.layers, memories, strict=True)]
+        return [
+            layer.remember(memory, keep)
+            for layer, memory in zip(self.layers, memories, strict=True)
+        ]
 
-    def start(self, batch_size, length):
+    def start(self, batch_size, length, remembered):
         """Each layer's state before the first of at most `length` places."""
-        return [layer.start(batch_size, length) for layer in self.layers]
+        return [
+            layer.start(batch_size, length, layer_memory)
+            for layer, layer_memory in zip(self.layers, remembered, strict=True)
+        ]
 
-    def step(self, x, state, remembered, memory_keep, index):
+    def step(self, x, state, remembered, index):
         """Takes in one place, as a layer's `step` does; returns the scores of every layer."""
         new_state, scores = [], []
         for layer, layer_state, layer_memory in zip(self.layers, state, remembered, strict=True):
-            x, layer_state, layer_scores = layer.step(
-                x, layer_state, layer_memory, memory_keep, index
-            )
+            x, layer_state, layer_scores = layer.step(x, layer_state, layer_memory, index)
             new_state.append(layer_state)
             scores.append(layer_scores)
         return self._finish(x), new_state, scores

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer import masks
+from keras_transformer.attention.spec import parse_layers
 from keras_transformer.config import ModelConfig
 from keras_transformer.layers.decoder import Decoder, DecoderLayer
 from keras_transformer.layers.embedding import TokenEmbedding
@@ -48,7 +49,7 @@ class Transformer(keras.Model):
     One place at a time:
 
     >>> memory = model.encode(source)
-    >>> state = model.start(batch_size=1, length=3)
+    >>> state = model.start(1, 3, memory)
     >>> logits, state = model.step(keras.ops.array([1]), state, memory, index=0)
     >>> tuple(logits.shape)
     (1, 100)
@@ -60,6 +61,7 @@ class Transformer(keras.Model):
         self.config = config
         self._make_embeddings(policy)
         self._make_stacks(policy)
+        self._check_mechanisms()
         source = keras.Input((None,), dtype="int32", name="source")
         target = keras.Input((None,), dtype="int32", name="target")
         decoded = self.decode(source, target, return_cross_scores=config.copy_words > 0)
@@ -127,8 +129,10 @@ class Transformer(keras.Model):
         )
         self.encoder = Encoder(
             [
-                EncoderLayer(heads=config.encoder_heads, name=f"layer_{height}", **options)
-                for height in range(config.encoder_layers)
+                EncoderLayer(heads=heads, name=f"layer_{height}", **options)
+                for height, heads in enumerate(
+                    parse_layers(config.encoder_heads, config.encoder_layers)
+                )
             ],
             dtype=policy,
             name="encoder",
@@ -136,25 +140,62 @@ class Transformer(keras.Model):
         self.wiring = CrossWiring(
             config.decoder_layers, config.cross_attention, dtype=policy, name="wiring"
         )
-        options |= dict(heads=config.decoder_heads, cross_heads=config.cross_heads)
+        heads = parse_layers(config.decoder_heads, config.decoder_layers)
+        cross_heads = parse_layers(config.cross_heads, config.decoder_layers)
         self.decoder = Decoder(
             [
-                DecoderLayer(name=f"layer_{height}", **options)
+                DecoderLayer(
+                    heads=heads[height],
+                    cross_heads=cross_heads[height],
+                    name=f"layer_{height}",
+                    **options,
+                )
                 for height in range(config.decoder_layers)
             ],
             dtype=policy,
             name="decoder",
         )
 
+    def _check_mechanisms(self):
+        """Refuses heads that cannot do what the model needs of them."""
+        config = self.config
+        layers = [*self.encoder.layers, *self.decoder.layers]
+        attentions = [layer.self_attention.layer for layer in layers]
+        attentions += [layer.cross_attention.layer for layer in self.decoder.layers]
+        for mechanism in (each for attention in attentions for each in attention.mechanisms):
+            if mechanism.longest is not None and mechanism.longest < config.max_length:
+                raise ValueError(
+                    f"A head can look at {mechanism.longest} places, but the model has max_length="
+                    f"{config.max_length}. Give the head's mechanism a larger max_length."
+                )
+        if config.copy_words:
+            self.check_alignment("copy_words")
+
+    def check_alignment(self, who: str):
+        """Refuses cross-attention whose weights are no probabilities, for who needs such."""
+        for layer in self.decoder.layers:
+            for mechanism in layer.cross_attention.layer.mechanisms:
+                if not mechanism.weights_are_probabilities:
+                    raise ValueError(
+                        f"{who} needs attention weights that are probabilities; cross_heads="
+                        f"{self.config.cross_heads!r} has others."
+                    )
+
     def encode(self, source):
         """What the decoder needs to know of source ids [B, S]: computed once, then looked at."""
         outputs, keep = self._encode(source)
-        memory = {"layers": self.decoder.remember(self.wiring(outputs)), "keep": keep}
+        memory = {"layers": self.decoder.remember(self.wiring(outputs), keep)}
         return memory if self.pointer is None else memory | {"source": source}
 
-    def start(self, batch_size, length):
-        """The decoder's state before the first of at most `length` places."""
-        return self.decoder.start(batch_size, length)
+    def start(self, batch_size, length, memory):
+        """The decoder's state before the first of at most `length` places.
+
+        Args:
+            batch_size: the rows; with N hypotheses a sentence, B N.
+            length: how many places `step` may be called for.
+            memory: what `encode` returned.
+        """
+        return self.decoder.start(batch_size, length, memory["layers"])
 
     def step(self, target, state, memory, index, return_alignment=False):
         """Takes in the target ids at position `index`.
@@ -171,7 +212,7 @@ class Transformer(keras.Model):
             `alignment` [B, N, S].
         """
         x = self._embed_target(target[:, None], offset=index)  # [B N, 1, D]
-        x, state, scores = self.decoder.step(x, state, memory["layers"], memory["keep"], index)
+        x, state, scores = self.decoder.step(x, state, memory["layers"], index)
         if self.pointer is None:
             logits = self._logits(ops.squeeze(x, axis=1))
         else:  # the hypotheses of a sentence as so many places

@@ -46,7 +46,7 @@ def mix_in_sequence(model, source, gold, use_gold):
     memory = model.encode(source)
     return search(
         lambda ids, state, index: model.step(ids, state, memory, index=index),
-        model.start(ops.shape(gold)[0], ops.shape(gold)[1]),
+        model.start(*ops.shape(gold), memory),
         _Mixing(gold, use_gold),
         BEGIN,
     )

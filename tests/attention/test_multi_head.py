@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 
@@ -75,6 +77,23 @@ def test_a_size_that_heads_cannot_share_is_refused():
         SelfAttention(d_model=10, num_heads=4)
 
 
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("dot(window=3)", "dot has no option 'window'. It has scale, bias"),
+        ("linear(features=3)", "linear has no option 'features'. It has none"),
+        ("synthesizer(bias='t5')", "synthesizer has no option 'bias'"),
+        ("dot(bias='t6')", "bias='t6' is not known: choose 'alibi', 't5'"),
+        ("local(window=0)", "window=0 has to be a positive number"),
+        ("lsh(buckets=3)", "buckets=3 has to be a positive even number"),
+        ("aft(kind='none')", "kind='none' is not known: choose 'simple'"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused(spec, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        SelfAttention(d_model=8, num_heads=2, heads=spec)
+
+
 class Unfit(DotProductAttention):
     can_be_causal = False
     can_cross = False
@@ -83,7 +102,9 @@ class Unfit(DotProductAttention):
 def test_a_mechanism_is_refused_where_it_cannot_be_used(monkeypatch):
     monkeypatch.setitem(MECHANISMS, "unfit", Unfit)
     SelfAttention(d_model=8, num_heads=2, heads="unfit")
-    with pytest.raises(ValueError, match="use it in the encoder"):
+    with pytest.raises(ValueError, match=r"cannot be causal.* It may be used in an encoder"):
         SelfAttention(d_model=8, num_heads=2, heads="unfit", causal=True)
-    with pytest.raises(ValueError, match="use it for self-attention"):
+    with pytest.raises(
+        ValueError, match=r"cannot be cross-attention.* It may be used in an encoder"
+    ):
         CrossAttention(d_model=8, num_heads=2, heads="unfit")

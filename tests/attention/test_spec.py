@@ -1,6 +1,6 @@
 import pytest
 
-from keras_transformer.attention.spec import parse_heads
+from keras_transformer.attention.spec import parse_heads, parse_layers
 
 
 def test_one_name_stands_for_all_heads():
@@ -31,3 +31,10 @@ def test_counts_and_options_are_read():
 def test_a_spec_that_makes_no_sense_is_refused(spec, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(").replace("*", r"\*")):
         parse_heads(spec, 4)
+
+
+def test_layers_take_turns():
+    assert parse_layers("dot", 3) == ["dot", "dot", "dot"]
+    assert parse_layers("dot; linear", 3) == ["dot", "linear", "dot"]
+    with pytest.raises(ValueError, match="describes 3 layers, but there are 2"):
+        parse_layers("dot; linear; dot", 2)

@@ -162,7 +162,8 @@ def test_an_ensemble_has_the_mean_of_its_models_probabilities(model, tokenizer):
     powers = [np.exp(oracle.array(one(batch))) for one in (model, other)]
     expected = np.mean([power / power.sum(axis=-1, keepdims=True) for power in powers], axis=0)
     np.testing.assert_allclose(np.exp(oracle.array(both(batch))), expected, rtol=1e-4, atol=1e-7)
-    state, memory = both.start(1, 2), both.encode(batch["source"])
+    memory = both.encode(batch["source"])
+    state = both.start(1, 2, memory)
     for index in range(2):
         logits, state, alignment = both.step(
             batch["target"][:, index], state, memory, index=index, return_alignment=True

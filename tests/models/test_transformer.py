@@ -17,6 +17,11 @@ VARIANTS = {
     "pre-norm, rotary, gated": dict(norm="pre", positions="rotary", activation="silu", gated=True),
     "learned positions, mixed memory": dict(positions="learned", cross_attention="mix", norm="pre"),
     "same height, deep encoder": dict(cross_attention="same", encoder_layers=3, decoder_layers=1),
+    "layers and heads that differ": dict(
+        encoder_heads="local(window=4) + linear; dot",
+        decoder_heads="local(window=4); aft + dot",
+        cross_heads="dot; monotonic + linear",
+    ),
     "two vocabularies, untied": dict(target_vocabulary_size=30, tie_output=False),
 }
 every_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
@@ -40,11 +45,19 @@ def test_sizes_are_the_papers(preset, millions):
     assert round(model.count_params() / 1e6) == millions
 
 
+def test_heads_that_cannot_do_what_the_model_needs_are_refused():
+    with pytest.raises(ValueError, match="look at 8 places, but the model has max_length=256"):
+        make(encoder_heads="linformer(max_length=8)")
+    with pytest.raises(ValueError, match=r"copy_words needs .* probabilities"):
+        make(cross_heads="rfa", copy_words=2)
+
+
 @every_variant
 def test_step_by_step_equals_the_whole(variant, batch):
     model = make(**variant)
     whole = oracle.array(model(batch))
-    memory, state = model.encode(batch["source"]), model.start(2, length=8)
+    memory = model.encode(batch["source"])
+    state = model.start(2, 8, memory)
     for index in range(5):
         logits, state = model.step(batch["target"][:, index], state, memory, index=index)
         np.testing.assert_allclose(oracle.array(logits), whole[:, index], atol=1e-5)
@@ -119,7 +132,8 @@ def test_mixed_precision_is_saved_with_the_model(batch, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert keras.backend.standardize_dtype(loaded(batch).dtype) == "bfloat16"
-    memory, state = loaded.encode(batch["source"]), loaded.start(2, length=5)
+    memory = loaded.encode(batch["source"])
+    state = loaded.start(2, 5, memory)
     logits, _ = loaded.step(batch["target"][:, 0], state, memory, index=0)
     np.testing.assert_allclose(
         oracle.array(ops.cast(logits, "float32")),

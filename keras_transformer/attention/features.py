@@ -1,0 +1,147 @@
+"""Feature maps of linear attention: phi(q)'phi(k) instead of exp(q'k / sqrt(K))."""
+
+import keras
+from keras import ops
+
+from keras_transformer.attention.scores import to_unit_length
+
+
+class FeatureMap(keras.layers.Layer):
+    """A map of queries and keys [B, H, T, K] to features [B, H, T, F], in float32.
+
+    Args:
+        num_heads: H.
+        head_dim: K.
+    """
+
+    def __init__(self, num_heads, head_dim, **kwargs):
+        super().__init__(dtype="float32", **kwargs)
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+
+    @property
+    def num_features(self):
+        """F."""
+        return self.head_dim
+
+    # What a sum of phi(q)'phi(k) is not taken to be smaller than.
+    smallest = 1e-30
+
+    def of_query(self, query):
+        raise NotImplementedError
+
+    def of_key(self, key, causal):
+        return self.of_query(key)
+
+    def redraw(self):
+        """Draws what is random anew; called before each pass of training."""
+
+
+class EluFeatures(FeatureMap):
+    """phi(x) = elu(x) + 1."""
+
+    def of_query(self, query):
+        return ops.elu(ops.cast(query, "float32")) + 1.0
+
+
+class RandomFeatures(FeatureMap):
+    """Features of random projections x W, with W [H, K, features] drawn once.
+
+    Args:
+        num_heads, head_dim: H, K.
+        features: how many projections; with more, the approximation is better.
+        redraw_every: W is drawn anew after so many passes of training; 0 for never.
+    """
+
+    def __init__(self, num_heads, head_dim, features, redraw_every=0, **kwargs):
+        super().__init__(num_heads, head_dim, **kwargs)
+        self.features = features
+        self.redraw_every = redraw_every
+        self.seed_generator = keras.random.SeedGenerator()
+
+    def build(self, input_shape=None):
+        self.projection = self.add_weight(
+            shape=(self.num_heads, self.head_dim, self.features),
+            initializer=lambda shape, dtype=None: self.draw(),
+            trainable=False,
+            autocast=False,
+            name="projection",
+        )
+        self.passes = self.add_weight(
+            shape=(), initializer="zeros", dtype="int32", trainable=False, name="passes"
+        )
+
+    def draw(self):
+        """A new W."""
+        shape = (self.num_heads, self.head_dim, self.features)
+        return keras.random.normal(shape, seed=self.seed_generator)
+
+    def redraw(self):
+        if self.redraw_every:
+            passes = ops.convert_to_tensor(self.passes) + 1
+            before = ops.convert_to_tensor(self.projection)
+            self.passes.assign(passes)
+            self.projection.assign(ops.where(passes % self.redraw_every == 0, self.draw(), before))
+
+    def project(self, x):
+        """x W, [B, H, T, features]."""
+        return ops.einsum("bhtk,hkf->bhtf", x, ops.convert_to_tensor(self.projection))
+
+
+class TrigonometricFeatures(RandomFeatures):
+    """phi(x) = [sin w'x, cos w'x] / sqrt(features), of vectors at unit length.
+
+    For w from a normal distribution, E phi(x)'phi(y) = exp(-|x - y|^2 / 2) (Rahimi and Recht 2007),
+    which at unit length is exp(x'y) / e.
+    """
+
+    smallest = 1e-6  # a sum of sines may come near to zero, or below
+
+    @property
+    def num_features(self):
+        return 2 * self.features
+
+    def of_query(self, query):
+        turned = self.project(to_unit_length(query))
+        return ops.concatenate([ops.sin(turned), ops.cos(turned)], -1) * self.features**-0.5
+
+
+class PositiveFeatures(RandomFeatures):
+    """phi(x) = exp(w'x - |x|^2 / 2) / sqrt(features), of x / K^(1/4): FAVOR+.
+
+    E phi(x)'phi(y) = exp(x'y) for w from a normal distribution (Choromanski et al. 2021, lemma 1),
+    without the negative values of sines. The w of a block of K are orthogonal, each with the length
+    of a vector of its own, which lessens the variance.
+    """
+
+    @property
+    def num_features(self):
+        return self.features
+
+    def draw(self):
+        size, blocks = self.head_dim, -(-self.features // self.head_dim)
+        shape = (self.num_heads, blocks, size, size)
+        turned, triangle = ops.qr(keras.random.normal(shape, seed=self.seed_generator))
+        # Whose diagonal has to be positive for the rotation to be uniform (Mezzadri 2007).
+        turned = turned * ops.sign(ops.diagonal(triangle, axis1=-2, axis2=-1))[..., None, :]
+        lengths = ops.norm(keras.random.normal(shape, seed=self.seed_generator), axis=-1)
+        rows = turned * lengths[..., None]  # [H, blocks, K, K], orthogonal rows
+        rows = ops.reshape(rows, (self.num_heads, blocks * size, size))[:, : self.features]
+        return ops.transpose(rows, (0, 2, 1))
+
+    def of_query(self, query):
+        exponent = self._exponent(query)
+        # A factor of all features of a query has no effect, and keeps the exponential in range.
+        largest = ops.max(exponent, axis=-1, keepdims=True, initial=-1e9)
+        return ops.exp(exponent - ops.stop_gradient(largest))
+
+    def of_key(self, key, causal):
+        exponent = self._exponent(key)
+        if not causal:  # nor has a factor of all keys; if causal, the largest is not known yet
+            largest = ops.max(exponent, axis=(2, 3), keepdims=True, initial=-1e9)
+            exponent = exponent - ops.stop_gradient(largest)
+        return ops.exp(exponent) * self.features**-0.5
+
+    def _exponent(self, x):
+        x = ops.cast(x, "float32") * self.head_dim**-0.25
+        return self.project(x) - ops.sum(ops.square(x), axis=-1, keepdims=True) / 2

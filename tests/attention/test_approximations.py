@@ -1,0 +1,180 @@
+"""What is said to approximate something does so, and what is said to find something finds it."""
+
+from itertools import pairwise
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.attention import MECHANISMS
+from keras_transformer.attention.sinkhorn import sinkhorn
+from tests.oracle import array
+
+
+def error(name, features, exact, query, key, value):
+    """The mean error of some draws of random features."""
+    errors = []
+    for seed in range(8):
+        keras.utils.set_random_seed(seed)
+        mechanism = MECHANISMS[name](query.shape[1], query.shape[3], features=features)
+        output = array(mechanism(query, key, value))
+        errors.append(np.sqrt(np.mean((output - exact) ** 2)))
+    return np.mean(errors)
+
+
+@pytest.mark.parametrize("name", ["performer", "rfa"])
+def test_the_error_of_random_features_falls_with_the_root_of_their_number(name, normal):
+    query, key, value = normal(1, 2, 64, 16), normal(1, 2, 64, 16), normal(1, 2, 64, 16)
+    if name == "rfa":  # it approximates the softmax of q'k at unit length
+        query, key = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (query, key))
+        exact = MECHANISMS["dot"](2, 16, scale=1.0)(query, key, value)
+    else:  # short enough that the estimate of exp(q'k), whose variance grows with it, is in range
+        query, key = 0.5 * query, 0.5 * key
+        exact = MECHANISMS["dot"](2, 16)(query, key, value)
+    counts = [32, 128, 512, 2048]
+    errors = [error(name, count, array(exact), query, key, value) for count in counts]
+    slope = np.polyfit(np.log(counts), np.log(errors), 1)[0]
+    assert -0.65 < slope < -0.35, errors  # the theory says -1/2
+    assert errors[-1] < 0.05 * array(exact).std() + 0.02
+
+
+def test_orthogonal_features_err_less_than_independent_ones(normal, monkeypatch):
+    from keras_transformer.attention.features import PositiveFeatures, RandomFeatures
+
+    query, key, value = normal(1, 1, 64, 32), normal(1, 1, 64, 32), normal(1, 1, 64, 32)
+    exact = array(MECHANISMS["dot"](1, 32)(query, key, value))
+    orthogonal = error("performer", 32, exact, query, key, value)
+    monkeypatch.setattr(PositiveFeatures, "draw", RandomFeatures.draw)
+    assert orthogonal < error("performer", 32, exact, query, key, value)
+
+
+def test_features_are_drawn_anew_after_so_many_passes_of_training(normal):
+    mechanism = MECHANISMS["performer"](1, 4, features=8, redraw=2)
+    x = normal(1, 1, 5, 4)
+    mechanism(x, x, x)
+    drawn = [array(mechanism.feature_map.projection)]
+    for _ in range(4):
+        mechanism(x, x, x, training=True)
+        drawn.append(array(mechanism.feature_map.projection))
+    same = [bool((one == other).all()) for one, other in pairwise(drawn)]
+    assert same == [True, False, True, False]
+    gram = drawn[-1][0, :, :4].T @ drawn[-1][0, :, :4]
+    np.testing.assert_allclose(gram - np.diag(np.diag(gram)), 0, atol=1e-4)  # orthogonal
+
+
+def test_lsh_finds_the_largest_weights(normal):
+    """Of 512 places, each with one other very near to it, four rounds find nearly all of those."""
+    half = normal(1, 1, 256, 32)
+    x = np.concatenate([half, half + 0.15 * normal(1, 1, 256, 32)], axis=2)
+    mechanism = MECHANISMS["lsh"](1, 32, window=64, buckets=16, rounds=4)
+    _, scores = mechanism(x, x, x, return_attention_scores=True)
+    scores = array(scores)[0, 0]
+    partner = (np.arange(512) + 256) % 512
+    recall = np.mean(scores[np.arange(512), partner] > 0)
+    assert recall > 0.95
+    assert np.mean(scores > 0) < 0.5  # and not by looking at everything
+    one_round = MECHANISMS["lsh"](1, 32, window=64, buckets=16, rounds=1)
+    _, scores = one_round(x, x, x, return_attention_scores=True)
+    assert np.mean(array(scores)[0, 0][np.arange(512), partner] > 0) < recall
+
+
+def test_lsh_that_sees_its_whole_buckets_is_the_softmax_over_what_it_sees(normal):
+    x, value = normal(1, 1, 40, 8), normal(1, 1, 40, 8)
+    mechanism = MECHANISMS["lsh"](1, 8, window=80, buckets=4, rounds=3)
+    output, scores = mechanism(x, x, value, return_attention_scores=True)
+    seen = array(scores)[0, 0] > 1e-9
+    unit = x[0, 0] / np.linalg.norm(x[0, 0], axis=-1, keepdims=True)
+    raw = x[0, 0] @ unit.T / np.sqrt(8)
+    raw = np.where(np.eye(40, dtype=bool), -1e4, raw)
+    weights = np.where(seen, np.exp(raw), 0)
+    expected = weights / weights.sum(-1, keepdims=True) @ value[0, 0]
+    np.testing.assert_allclose(array(output)[0, 0], expected, atol=1e-4)
+
+
+def test_clusters_follow_the_data(normal):
+    middles = np.eye(8, dtype="float32")[:4]
+    x = np.repeat(middles, 16, axis=0)[None, None] + 0.05 * normal(1, 1, 64, 8)
+    mechanism = MECHANISMS["kmeans"](1, 8, clusters=4, momentum=0.5)
+    mechanism(x, x, x)
+    mechanism.centroids.assign(middles[None] + 0.5 * normal(1, 4, 8))
+    for _ in range(20):
+        mechanism(x, x, x, training=True)
+    near = array(mechanism.centroids)[0] @ middles.T
+    np.testing.assert_allclose(near.max(axis=0), 1, atol=0.01)
+    before = array(mechanism.centroids)
+    mechanism(x, x, x)
+    np.testing.assert_array_equal(array(mechanism.centroids), before)  # only while training
+
+
+def test_rows_and_columns_of_a_sinkhorn_sorting_sum_to_one(normal):
+    valid = np.array([[True] * 6, [True] * 4 + [False] * 2])
+    matrix = array(sinkhorn(normal(2, 6, 6), valid))
+    for axis in (1, 2):
+        np.testing.assert_allclose(matrix.sum(axis), valid, atol=0.01)
+    assert (matrix >= 0).all()
+    permutation = np.eye(6)[[3, 0, 5, 1, 4, 2]]
+    sharp = array(sinkhorn(ops.array(20 * permutation[None], "float32"), valid[:1]))
+    np.testing.assert_allclose(sharp[0], permutation, atol=1e-3)
+
+
+def test_blocks_that_belong_together_are_sorted_together(normal):
+    """Block i asks for block i + 1, and sees it."""
+    size, count, width = 4, 6, 16
+    names = np.eye(count, width, dtype="float32") * 8
+    key = np.repeat(names, size, axis=0)[None, None]
+    query = np.repeat(np.roll(names, -1, axis=0), size, axis=0)[None, None]
+    mechanism = MECHANISMS["sinkhorn"](1, width, size=size)
+    mechanism(query, key, key)
+    mechanism.matrix.assign(np.eye(width)[None])
+    _, scores = mechanism(query, key, key, return_attention_scores=True)
+    seen = array(scores)[0, 0].reshape(count, size, count, size).sum((1, 3)) > 0.1
+    np.testing.assert_array_equal(
+        seen | np.eye(count, dtype=bool), np.eye(count) + np.roll(np.eye(count), 1, axis=1) > 0
+    )
+
+
+def test_monotonic_attention_is_a_probability_however_long_the_memory(normal):
+    mechanism = MECHANISMS["monotonic"](1, 8)
+    query, memory = normal(1, 1, 60, 8), normal(1, 1, 300, 8)
+    _, scores = mechanism(query, memory, memory, return_attention_scores=True)
+    totals = array(scores)[0, 0].sum(-1)
+    assert (totals < 1 + 1e-4).all()
+    assert totals[0] > 0.99
+
+
+@pytest.mark.parametrize("size", [1.0, 5.0])
+def test_performer_keeps_to_the_range_of_the_values_for_large_keys(size, normal):
+    mechanism = MECHANISMS["performer"](1, 64)
+    query, key, value = normal(1, 1, 32, 64), size * normal(1, 1, 32, 64), normal(1, 1, 32, 64)
+    output = array(mechanism(query, key, value))
+    assert np.isfinite(output).all()
+    assert np.abs(output).mean() > 0.1  # a mean of values, and not zero
+
+
+@pytest.mark.parametrize("name", ["general", "additive", "mlp"])
+def test_heads_begin_with_weights_of_their_own(name):
+    mechanism = MECHANISMS[name](3, 8)
+    mechanism.build(*[(None, 3, None, 8)] * 3)
+    for weight in mechanism.trainable_weights:
+        heads = array(weight)
+        assert not np.abs(heads).any() or np.abs(heads[0] - heads[1]).max() > 0.01, weight.path
+
+
+def test_a_window_longer_than_the_sentence_sees_all_of_it(normal):
+    query, key, value = normal(1, 2, 5, 4), normal(1, 2, 5, 4), normal(1, 2, 5, 4)
+    expected = array(MECHANISMS["dot"](2, 4)(query, key, value))
+    for name, options in (("local", dict(window=1000)), ("block", dict(size=1000))):
+        found = array(MECHANISMS[name](2, 4, **options)(query, key, value))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_monotonic_attention_moves_forward_only(normal):
+    mechanism = MECHANISMS["monotonic"](1, 8)
+    query, memory = normal(1, 1, 12, 8), normal(1, 1, 20, 8)
+    _, scores = mechanism(query, 3 * memory, memory, return_attention_scores=True)
+    scores = array(scores)[0, 0]
+    behind = scores.cumsum(-1)  # the probability of not having gone beyond a place
+    assert (np.diff(behind, axis=0) < 1e-5).all()
+    assert (scores >= 0).all()
+    assert (scores.sum(-1) < 1 + 1e-5).all()
