@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 JAX_VERSION = 0.10.2
 
-.PHONY: demo test test-jax lint format protos wheel clean
+.PHONY: demo test test-jax lint format docs protos wheel clean
 
 demo: $(INSTALLED)
 	$(BIN)/keras-transformer demo
@@ -27,6 +27,10 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# docs/attention.md and its pictures, drawn by the mechanisms themselves; to be committed.
+docs: $(INSTALLED)
+	$(BIN)/python docs/draw_attention.py
 
 # What protoc makes of the client's protos; to be committed with them.
 CLIENT = serving/client/keras_transformer_client

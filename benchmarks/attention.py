@@ -1,0 +1,279 @@
+"""Time, memory and use of every attention mechanism.
+
+    python benchmarks/attention.py cost [--lengths 256 ... 16384] [--only local dot]
+    python benchmarks/attention.py recall [--lengths 128 512] [--only local dot]
+
+`cost` runs one head of 64 components over one sequence, forward and backward, and writes the best
+time of several and the peak of the memory it took, with the exponent of N fitted from 1,024 on, to
+benchmarks/attention.md and docs/attention_cost.png.
+
+`recall` trains two encoder layers for associative recall: each place has a key and a value, and the
+last place a key alone, whose value is asked for. It can be anywhere: what is seen of the sequence
+is what is scored. Speed, score and memory go to benchmarks/recall.md and docs/attention_recall.png.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+LENGTHS = [256, 512, 1024, 2048, 4096, 8192, 16384]
+# What is measured, and the longest sequence for which its memory is there.
+SPECS = {
+    "dot": 16384,
+    "general": 16384,
+    "cosine": 16384,
+    "additive": 1024,
+    "mlp": 1024,
+    "dot(bias='shaw')": 8192,
+    "dot(bias='t5')": 8192,
+    "dot(bias='alibi')": 8192,
+    "dot(bias='xl')": 8192,
+    "local(window=128)": 16384,
+    "strided(stride=16, window=128)": 16384,
+    "local(window=128, global_tokens=4)": 16384,
+    "strided(stride=16, window=64, local=64)": 16384,
+    "global_tokens(count=16)": 16384,
+    "global_tokens(count=16, added=True)": 16384,
+    "block(size=128)": 16384,
+    "lsh(window=64, buckets=32, rounds=2)": 16384,
+    "kmeans(window=64, clusters=32)": 16384,
+    "sinkhorn(size=64)": 16384,
+    "linformer(rank=64, max_length=16384)": 16384,
+    "compressed(length=64)": 16384,
+    "linear": 16384,
+    "efficient": 16384,
+    "rfa(features=64)": 16384,
+    "performer(features=64)": 16384,
+    "synthesizer(max_length=8192)": 8192,
+    "aft": 16384,
+    "aft(kind='local', window=128)": 16384,
+    "aft(kind='full', max_length=8192)": 8192,
+    "fourier": 16384,
+    "gmlp(max_length=8192)": 8192,
+}
+HEAD_DIM, SECONDS = 64, 1.0
+# Of the recall task.
+D_MODEL, HEADS, SYMBOLS, BATCH, STEPS = 64, 4, 64, 32, 400
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", choices=["cost", "recall"])
+    parser.add_argument("--lengths", nargs="+", type=int)
+    parser.add_argument("--only", nargs="+", help="names of mechanisms")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of training for recall")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parsed = parser.parse_args()
+    lengths = parsed.lengths or (LENGTHS if parsed.what == "cost" else [128, 512])
+    if parsed.worker:
+        work = measure_cost if parsed.what == "cost" else measure_recall
+        for length in lengths:
+            print(json.dumps(work(parsed.worker, length, parsed.steps)), flush=True)
+        return
+    specs = [
+        spec
+        for spec in SPECS
+        if not parsed.only or spec.partition("(")[0] in parsed.only or spec in parsed.only
+    ]
+    results = {}
+    for spec in specs:
+        fits = [length for length in lengths if length <= SPECS[spec]]
+        results[spec] = dict(zip(fits, run_worker(parsed, spec, fits), strict=True))
+        print(spec, results[spec], flush=True)
+    report = report_cost if parsed.what == "cost" else report_recall
+    report(results, lengths)
+
+
+def run_worker(parsed, spec, lengths):
+    """The measurements of a mechanism, in a process of its own."""
+    command = [sys.executable, __file__, parsed.what, "--worker", spec]
+    command += ["--steps", str(parsed.steps), "--lengths", *map(str, lengths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{spec}: {done.stderr[-2000:]}")
+    return list(map(json.loads, done.stdout.splitlines()))
+
+
+def measure_cost(spec, length, steps):
+    """Seconds and MiB of a forward and a backward pass."""
+    import tensorflow as tf
+
+    from keras_transformer.attention import MECHANISMS
+    from keras_transformer.attention.spec import parse_heads
+
+    (group,) = parse_heads(spec, 1)
+    mechanism = MECHANISMS[group.name](1, HEAD_DIM, **group.options)
+    random = np.random.default_rng(1)
+    inputs = [
+        tf.constant(random.standard_normal((1, 1, length, HEAD_DIM), dtype="float32"))
+        for _ in range(3)
+    ]
+    mechanism.build(*[(1, 1, length, HEAD_DIM)] * 3)
+
+    @tf.function
+    def both_ways(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            weights = mechanism.trainable_variables
+            loss = tf.reduce_sum(tf.square(mechanism(*inputs)))
+        return tape.gradient(loss, [*inputs, *[weight.value for weight in weights]])
+
+    return time_and_memory(lambda: both_ways(*inputs))
+
+
+def time_and_memory(run):
+    """The best of several times, and the peak of what a run adds to the process's memory."""
+    run()
+    before, peak = memory("VmRSS"), 0
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    run()
+    peak = memory("VmHWM") - before
+    times, until = [], time.perf_counter() + SECONDS
+    while len(times) < 3 or time.perf_counter() < until:
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return {"seconds": min(times), "mib": peak / 1024}
+
+
+def memory(name):
+    """A figure of the process's memory, in KiB."""
+    (line,) = [
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)
+    ]
+    return int(line.split()[1])
+
+
+def measure_recall(spec, length, steps):
+    """The share of right answers after training, speed and memory."""
+    import keras
+    import tensorflow as tf
+
+    from keras_transformer import Encoder, EncoderLayer, SinusoidalPositions
+
+    keras.utils.set_random_seed(1)
+    if "max_length" in spec:
+        spec = spec.replace("16384", "1024").replace("8192", "1024")
+    keys, values = (keras.Input((length,), dtype="int32") for _ in range(2))
+    x = sum(
+        keras.layers.Embedding(size, D_MODEL)(ids)
+        for size, ids in ((length, keys), (SYMBOLS + 1, values))
+    )
+    x = SinusoidalPositions()(x * D_MODEL**0.5)
+    layers = [EncoderLayer(D_MODEL, 2 * D_MODEL, HEADS, heads=spec, norm="pre") for _ in range(2)]
+    x = Encoder(layers)(x)[:, -1]
+    model = keras.Model([keys, values], keras.layers.Dense(SYMBOLS)(x))
+    model.compile(
+        keras.optimizers.Adam(2e-3),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        ["accuracy"],
+    )
+
+    def batches(seed):
+        random = np.random.default_rng(seed)
+        while True:
+            keys = np.argsort(random.random((BATCH, length)), axis=1).astype("int32")
+            values = random.integers(1, SYMBOLS + 1, (BATCH, length)).astype("int32")
+            asked = random.integers(0, length - 1, BATCH)
+            rows = np.arange(BATCH)
+            keys[:, -1] = keys[rows, asked]
+            answer = values[rows, asked] - 1
+            values[:, -1] = 0
+            yield (keys, values), answer
+
+    training = batches(1)
+    first = next(training)
+    cost = time_and_memory(lambda: model.train_on_batch(*first))
+    model.fit(training, steps_per_epoch=steps, verbose=0)
+    accuracy = model.evaluate(batches(2), steps=16, verbose=0)[1]
+    tf.keras.backend.clear_session()
+    return cost | {"accuracy": accuracy}
+
+
+def exponent(by_length):
+    """Of N in the time, fitted from 1,024 on; None where there are too few."""
+    lengths = [length for length in by_length if length >= 1024]
+    if len(lengths) < 2:
+        return None
+    seconds = [by_length[length]["seconds"] for length in lengths]
+    return float(np.polyfit(np.log(lengths), np.log(seconds), 1)[0])
+
+
+def report_cost(results, lengths):
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    lines = [
+        "| mechanism | " + " | ".join(f"{length:,}" for length in lengths) + " | exponent |",
+        "|---|" + "--:|" * (len(lengths) + 1),
+    ]
+    figure = Figure(figsize=(15, 9), layout="constrained", dpi=120)
+    axes = figure.subplots(1, 2)
+    colors = colormaps["tab20"].colors
+    for number, (spec, by_length) in enumerate(results.items()):
+        power = exponent(by_length)
+        shown = "" if power is None else f"{power:.2f}"
+        cells = [
+            f"{1000 * by_length[n]['seconds']:.1f} ms, {by_length[n]['mib']:,.0f} MiB"
+            if n in by_length
+            else ""
+            for n in lengths
+        ]
+        lines.append(f"| `{spec}` | " + " | ".join(cells) + f" | {shown} |")
+        style = dict(color=colors[number % 20], marker="os^"[number // 20 % 3], markersize=4)
+        for axis, name in zip(axes, ("seconds", "mib"), strict=True):
+            numbers = [max(by_length[n][name], 1e-3) for n in by_length]
+            label = f"{spec}  N^{shown}" if shown else spec
+            axis.loglog(list(by_length), numbers, label=label, **style)
+    titles = ("seconds, forward and backward", "peak memory, MiB")
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set_title(title)
+        axis.set_xlabel("N")
+        axis.set_xticks(lengths, [f"{length:,}" for length in lengths], fontsize=8)
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", fontsize=8)
+    figure.savefig(ROOT / "docs" / "attention_cost.png")
+    (ROOT / "benchmarks" / "attention.md").write_text("\n".join(lines) + "\n")
+    print(*lines, sep="\n")
+
+
+def report_recall(results, lengths):
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    lines = ["| mechanism | N | right | steps/s | MiB |", "|---|--:|--:|--:|--:|"]
+    figure = Figure(figsize=(8 * len(lengths), 8), layout="constrained", dpi=110)
+    all_axes = figure.subplots(1, len(lengths), squeeze=False)[0]
+    colors = colormaps["tab20"].colors
+    for number, (spec, by_length) in enumerate(results.items()):
+        for axes, length in zip(all_axes, lengths, strict=True):
+            if length not in by_length:
+                continue
+            found = by_length[length]
+            speed, right, mib = 1 / found["seconds"], found["accuracy"], max(found["mib"], 1)
+            lines.append(f"| `{spec}` | {length} | {right:.1%} | {speed:.1f} | {mib:,.0f} |")
+            axes.scatter(
+                speed, 100 * right, s=4 * mib, color=colors[number % 20], alpha=0.6, edgecolors="k"
+            )
+            axes.annotate(spec, (speed, 100 * right), fontsize=7, ha="center", va="center")
+    for axes, length in zip(all_axes, lengths, strict=True):
+        axes.set_title(f"associative recall, N = {length}; the bubble's area is the peak memory")
+        axes.set_xlabel("training steps a second")
+        axes.set_ylabel("right answers, %")
+        axes.set_xscale("log")
+        axes.grid(alpha=0.3)
+    figure.savefig(ROOT / "docs" / "attention_recall.png")
+    (ROOT / "benchmarks" / "recall.md").write_text("\n".join(lines) + "\n")
+    print(*lines, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

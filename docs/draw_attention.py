@@ -1,0 +1,156 @@
+"""Writes docs/attention.md and its pictures from the mechanisms themselves: make docs."""
+
+import inspect
+import re
+from pathlib import Path
+
+import keras
+import numpy as np
+from keras import ops
+from matplotlib.figure import Figure
+
+from keras_transformer.attention import MECHANISMS
+from keras_transformer.attention.spec import parse_heads
+
+DOCS = Path(__file__).parent
+N, SIZE = 24, 16
+# What is drawn: small enough that the pattern can be seen at N places.
+DRAWN = {
+    "dot": ["dot", "dot(bias='alibi')", "dot(bias='t5')", "dot(bias='shaw')", "dot(bias='xl')"],
+    "local": ["local(window=6)", "local(window=6, global_tokens=2)"],
+    "strided": ["strided(stride=4, window=12)", "strided(stride=4, window=12, local=3)"],
+    "global_tokens": ["global_tokens(count=3)", "global_tokens(count=3, added=True)"],
+    "block": ["block(size=6)"],
+    "lsh": ["lsh(window=8, buckets=4, rounds=1)", "lsh(window=8, buckets=4, rounds=2)"],
+    "kmeans": ["kmeans(window=8, clusters=4)"],
+    "sinkhorn": ["sinkhorn(size=4)"],
+    "linformer": ["linformer(rank=4, max_length=24)"],
+    "compressed": ["compressed(length=6, factor=4)"],
+    "performer": ["performer(features=64)"],
+    "rfa": ["rfa(features=64)"],
+    "synthesizer": ["synthesizer(max_length=24)", "synthesizer(kind='random', max_length=24)"],
+    "aft": ["aft(kind='simple')", "aft(kind='local', window=6)", "aft(kind='full', max_length=24)"],
+    "gmlp": ["gmlp(max_length=24)"],
+}
+# What benchmarks/attention.py writes.
+MEASURED = [
+    ("Time and memory by length", "attention_cost.png", "attention"),
+    ("Associative recall: speed, score and memory", "attention_recall.png", "recall"),
+]
+OPENING = """\
+# Every attention
+
+What each head does is one line of the config, of its own for encoder, decoder and cross-attention:
+
+```toml
+[model]
+num_heads = 8
+encoder_heads = "4 * dot + 2 * local(window=64) + 2 * linear"
+decoder_heads = "local(window=64); dot"   # layers in turn
+cross_heads = "dot"
+```
+
+A mechanism is refused, with the reason, where its formula cannot be used. All are held to one
+contract (`tests/attention/test_contract.py`): padding changes nothing, no future leaks, decoding
+step by step equals the whole, the same numbers as a plain loop written from the paper.
+
+This page is made by `make docs` from the mechanisms' own docstrings, and each picture by the
+mechanism: a row is a place that looks, a column a place that is looked at, of {n} places of random
+vectors; the darker, the larger the weight (red where it is negative).
+
+{measured}| name | encoder | decoder | cross | cost | picture |
+|---|---|---|---|---|---|
+"""
+
+
+def main():
+    (DOCS / "patterns").mkdir(exist_ok=True)
+    sections, rows = [], []
+    for name, mechanism in MECHANISMS.items():
+        specs = DRAWN.get(name, [name])
+        pictures = [(spec, draw(spec)) for spec in specs]
+        doc = inspect.cleandoc(mechanism.__doc__)
+        (cost,) = re.findall(r"Cost: (.*?)(?:[.;]\s|, in T steps)", doc, re.DOTALL)
+        cost = " ".join(cost.split())
+        made = [make(spec) for spec in specs]
+        uses = [
+            "yes" if all(flags) else "some" if any(flags) else ""
+            for flags in (
+                [getattr(one, use) for one in made]
+                for use in ("can_encode", "can_be_causal", "can_cross")
+            )
+        ]
+        small = f'<img src="{pictures[0][1]}" width="90">'
+        rows.append(f"| [`{name}`](#{name}) | {' | '.join(uses)} | {cost} | {small} |")
+        sections.append(f"## {name}\n\n{prose(doc)}\n\n" + gallery(pictures))
+    measured = "".join(
+        f"![{title}]({file}) ([measured](../benchmarks/{table}.md))\n\n"
+        for title, file, table in MEASURED
+        if (DOCS / file).exists()
+    )
+    text = (
+        OPENING.format(n=N, measured=measured)
+        + "\n".join(rows)
+        + "\n\n"
+        + "\n\n".join(sections)
+        + "\n"
+    )
+    (DOCS / "attention.md").write_text(text, "utf-8")
+
+
+def prose(doc):
+    """A docstring without its example, its arguments as a list."""
+    body, _, arguments = doc.partition("\nArgs:\n")
+    arguments = re.split(r"\n(?:Call arguments|Returns|Example):", arguments)[0]
+    items = re.sub(r"\n {8,}", " ", arguments)
+    items = re.findall(r"^ {4}([\w, ]+): (.*)$", items, re.MULTILINE)
+    own = [f"- `{names}`: {text}" for names, text in items if not names.startswith("num_heads")]
+    return "\n\n".join([body.strip(), "\n".join(own)]).strip()
+
+
+def gallery(pictures):
+    heads = " | ".join(f"`{spec}`" for spec, _ in pictures)
+    cells = " | ".join(f'<img src="{path}" width="260">' for _, path in pictures)
+    return f"| {heads} |\n|{'---|' * len(pictures)}\n| {cells} |"
+
+
+def make(spec, causal=False):
+    (group,) = parse_heads(spec, 1)
+    return MECHANISMS[group.name](1, SIZE, causal=causal, **group.options)
+
+
+def weights(spec, causal):
+    """The attention scores [N, N] of random vectors."""
+    keras.utils.set_random_seed(7)
+    mechanism = make(spec, causal)
+    query, key, value = (keras.random.normal((1, 1, N, SIZE)) for _ in range(3))
+    if "key" not in mechanism.projections:
+        key = query
+    _, scores = mechanism(query, key, value, return_attention_scores=True)
+    return ops.convert_to_numpy(scores)[0, 0]
+
+
+def draw(spec):
+    """The picture of a spec, beside its causal form where it has one; returns its path in docs."""
+    forms = [False, True] if make(spec).can_be_causal else [False]
+    figure = Figure(figsize=(2.3 * len(forms), 2.5), layout="constrained", dpi=130)
+    for axes, causal in zip(figure.subplots(1, len(forms), squeeze=False)[0], forms, strict=True):
+        scores = weights(spec, causal)
+        largest = np.abs(scores).max()
+        # The root shows small weights as well.
+        shade = np.sign(scores) * np.sqrt(np.abs(scores) / largest)
+        axes.imshow(shade, cmap="RdBu", vmin=-1.0, vmax=1.0)
+        axes.set_title("causal" if causal else "whole sequence", fontsize=8)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_xticks(np.arange(-0.5, N), minor=True)
+        axes.set_yticks(np.arange(-0.5, N), minor=True)
+        axes.grid(which="minor", color="0.9", linewidth=0.4)
+        axes.tick_params(which="both", length=0)
+    file = re.sub(r"[^a-z0-9]+", "_", spec.lower()).strip("_") + ".png"
+    figure.savefig(DOCS / "patterns" / file)
+    return f"patterns/{file}"
+
+
+if __name__ == "__main__":
+    main()
