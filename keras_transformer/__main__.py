@@ -1,4 +1,4 @@
-"""The command line: demo | train | translate | evaluate | export | distill | serve."""
+"""The command line: demo | train | translate | evaluate | export | distill | plot | serve."""
 
 import argparse
 import os
@@ -20,6 +20,7 @@ from keras_transformer.exporting.ctranslate2 import export_ctranslate2
 from keras_transformer.exporting.exported import ExportedTranslator, is_exported
 from keras_transformer.exporting.saved_model import export
 from keras_transformer.generation.translate import Translator
+from keras_transformer.plots_command import add_pictures
 from keras_transformer.training.callbacks import Stopped
 from keras_transformer.training.checkpoint import write_atomically
 from keras_transformer.training.distillation import distill
@@ -127,21 +128,26 @@ def _parser():
     )  # fmt: skip
     command.set_defaults(run=_distill)
 
+    command = commands.add_parser("plot", help="draw what a model does")
+    add_pictures(command, _add_models, _load)
+
     command = commands.add_parser("serve", help="answer over gRPC and REST, as TensorFlow Serving")
     add_flags(command)
     command.set_defaults(run=serve)
     return parser
 
 
-def _add_models(command, what):
+def _add_models(command, what, several=True):
     command.add_argument("run_dir", metavar="RUN", help=what)
     command.add_argument(
         "overrides", nargs="*", metavar="decoding.KEY=VALUE", help="as in decoding.beams=8"
     )
-    command.add_argument(
-        "--with", action="append", default=[], dest="others", metavar="RUN",
-        help="another run of the same vocabulary: their probabilities are averaged",
-    )  # fmt: skip
+    command.set_defaults(others=[])
+    if several:
+        command.add_argument(
+            "--with", action="append", default=[], dest="others", metavar="RUN",
+            help="another run of the same vocabulary: their probabilities are averaged",
+        )  # fmt: skip
 
 
 def _demo(parsed):

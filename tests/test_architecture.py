@@ -19,7 +19,7 @@ STAGES = [
     {"models"},
     {"generation", "evaluation", "plots"},
     {"training", "exporting"},
-    {"demo"},
+    {"demo", "plots_command"},
     {"__main__", "__init__"},
 ]
 # Nothing of TensorFlow in the layers, the models, their training and their search: those run on

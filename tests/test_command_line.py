@@ -171,6 +171,26 @@ BAD_INPUT = [
     ("export RUN --with RUN --format ctranslate2 --output DATA/x", b"", "leave --with out"),
     ("export RUN --output DATA/x --dtype float99", b"", "float99"),
     ("export RUN --output DATA/x --version 0", b"", "counted from 1"),
+    ("plot positions --output DATA/x.gif", b"", "a picture is a .png or .svg file"),
+    ("plot positions --output DATA/no/x.png", b"", "its directory is not there"),
+    ("plot positions --d-model 7 --output DATA/x.png", b"", "give an even number"),
+    ("plot positions --length 0 --output DATA/x.png", b"", "--length 0: at least 1"),
+    ("plot curves DATA/nowhere", b"", "nowhere: there is no such run directory"),
+    ("plot curves DATA/empty", b"", "no log.csv with an epoch yet"),
+    ("plot schedule DATA/no.toml --output DATA/x.png", b"", "no such config file"),
+    (
+        "plot schedule DATA/config.toml training.cooldown_epochs=1 --output DATA/x.png",
+        b"",
+        "Say with --batches",
+    ),
+    ("plot attention RUN --source= --output DATA/x.png", b"", "--source is empty"),
+    (
+        "plot attention RUN --source May --target 5 --layer 9 --output DATA/x.png",
+        b"",
+        "the model has 1 layers of 2 heads",
+    ),
+    ("plot beam RUN --source May --steps 0 --output DATA/x.png", b"", "--steps 0: at least 1"),
+    ("plot beam RUN --source May decoding.temperature=1 --output DATA/x.png", b"", "searching"),
 ]
 
 
@@ -253,3 +273,38 @@ def test_a_line_that_is_not_utf8_on_standard_input_is_named(run_dir):
     assert done.returncode == 2
     assert b"standard input, line 2: not UTF-8" in done.stderr
     assert done.stdout == b""
+
+
+def test_plot_draws_into_the_run_and_says_where(run_dir, capsys):
+    pair = ["--source", "1 May 2024", "--target", "2024-05-01"]
+    beam = ["--source", "1 May 2024", "decoding.beams=2", "decoding.max_length=5"]
+    for words, names in (
+        (["attention", run_dir, *pair], ["attention-cross.png"]),
+        (["beam", run_dir, *beam], ["beam.png"]),
+        (["curves", run_dir], ["curves.png"]),
+        (["schedule", run_dir, "training.cooldown_epochs=1"], ["schedule.png"]),
+        (["positions", run_dir], ["positions.png"]),
+    ):
+        assert main(["plot", *words]) == 0
+        paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
+        assert paths == [Path(run_dir, name) for name in names]
+        assert all(path.read_bytes()[:4] == b"\x89PNG" for path in paths)
+
+
+def test_plot_writes_what_it_is_asked_to_write(run_dir, config, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["plot", "positions", "--length", "8", "--d-model", "6"]) == 0
+    assert main(["plot", "schedule", config, "training.warmup_steps=30"]) == 0
+    assert capsys.readouterr().out == "positions.png\nschedule.png\n"
+    few = ["decoding.beams=2", "decoding.max_length=5"]
+    every = ["--kind", "all", "--output", "maps.svg", *few]
+    assert main(["plot", "attention", run_dir, "--source", "1 May 2024", *every]) == 0
+    names = [f"maps-{kind}.svg" for kind in ("cross", "encoder", "decoder")]
+    assert capsys.readouterr().out.splitlines() == names
+    for name in names:
+        text = Path(name).read_text("utf-8")
+        assert ">layer 1, head 2</text>" in text
+        assert (">M</text>" in text) == (name != "maps-decoder.svg")  # a letter of the source
+    output = ["--output", "tree.svg"]
+    assert main(["plot", "beam", run_dir, "--source", "1 May 2024", *few, *output]) == 0
+    assert "score" in Path("tree.svg").read_text("utf-8")

@@ -1,12 +1,9 @@
-import pytest
-
 from keras_transformer import demo as demo_module
 from keras_transformer.demo import demo
 
 SMALL = ["model.d_model=16", "model.d_ff=16", "model.num_heads=2", "training.epochs=1"]
 
 
-@pytest.mark.filterwarnings("ignore:Glyph")  # it may write any script; the picture's font has few
 def test_the_demo_goes_from_dates_to_a_server(tmp_path, monkeypatch):
     """With too few dates to learn from; `make demo` is the one that learns."""
     sizes = {"train": 600, "validation": 50, "test": 1000}

@@ -67,17 +67,9 @@ def generate(
         else:
             strategy = Sampling(limits, length, END, **sampling, **options)
     else:
+        memory_keep = masks.keep_tokens(source) if align else None
         strategy = BeamSearch(
-            limits,
-            length,
-            END,
-            decoding.beams,
-            n_best,
-            decoding.length_penalty,
-            decoding.length_offset,
-            decoding.coverage_penalty,
-            allowed,
-            masks.keep_tokens(source) if align else None,
+            limits, length, END, n_best=n_best, **beam_options(decoding, allowed, memory_keep)
         )
     results = search(
         lambda ids, state, index: model.step(
@@ -96,6 +88,18 @@ def generate(
         scores = _normalise(results["token_scores"], results["lengths"], decoding)
         results["scores"] = ops.where(ranks > -float("inf"), scores, -float("inf"))
     return results
+
+
+def beam_options(decoding: DecodingConfig, allowed: Constraints, memory_keep=None) -> dict:
+    """What `BeamSearch` is told, by its config."""
+    return dict(
+        beams=decoding.beams,
+        alpha=decoding.length_penalty,
+        offset=decoding.length_offset,
+        coverage=decoding.coverage_penalty,
+        constraints=allowed,
+        memory_keep=memory_keep,
+    )
 
 
 def constraints(decoding: DecodingConfig, suppressed=(), prefix=None) -> Constraints:

@@ -140,7 +140,7 @@ def compile_objective(config: RunConfig, batches: int | None = None) -> Objectiv
     except (TypeError, ValueError) as error:  # such as an option that a head's mechanism has not
         reason = " ".join(str(error).split())
         raise InputError(f"The config's [model] cannot be made: {reason}") from None
-    schedule = _schedule(config, batches)
+    schedule = make_schedule(config, batches)
     several = training.accumulate_batches > 1
     optimizer = keras.optimizers.Adam(
         schedule,
@@ -159,7 +159,8 @@ def compile_objective(config: RunConfig, batches: int | None = None) -> Objectiv
     return objective
 
 
-def _schedule(config, batches):
+def make_schedule(config: RunConfig, batches: int | None = None) -> WarmupSchedule:
+    """The learning rate of a run, with `batches` as of `compile_objective`."""
     training, cooldown = config.training, {}
     if training.cooldown_epochs:
         updates = batches / training.accumulate_batches  # of an epoch

@@ -1,0 +1,35 @@
+"""Labels that have to fit."""
+
+import unicodedata
+from collections.abc import Iterable
+
+LONGEST = 18  # in Latin letters
+
+
+def shorten(label: str, longest: int = LONGEST) -> str:
+    """A label on one line that is not too long.
+
+    Example:
+
+    >>> from keras_transformer.plots.labels import shorten
+    >>> shorten("▁Rindfleischetikettierungsgesetz")
+    '▁Rindfleischetike…'
+    """
+    # An SVG may not have control characters.
+    label = "".join("\ufffd" if unicodedata.category(one) == "Cc" else one for one in label)
+    if sum(map(_columns, label)) <= longest:
+        return label
+    end = len(label)
+    while sum(map(_columns, label[:end])) >= longest:
+        end -= 1
+    return label[:end] + "…"
+
+
+def inches(labels: Iterable[str], points: float) -> float:
+    """The length of the longest label in a size of type: what is enough, not what is exact."""
+    return max(sum(map(_columns, label)) for label in labels) * 0.72 * points / 72
+
+
+def _columns(character):
+    """The width of a character in Latin letters: East Asian ones are as wide as two."""
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
