@@ -6,13 +6,21 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 JAX_VERSION = 0.10.2
 
-.PHONY: demo test test-jax lint format docs protos wheel clean
+.PHONY: demo test test-notebooks test-jax strip-notebooks lint format docs protos wheel clean
 
 demo: $(INSTALLED)
 	$(BIN)/keras-transformer demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+# Every notebook from top to bottom, one after the other, because each uses all cores.
+test-notebooks: $(INSTALLED)
+	$(BIN)/python -m pytest -q -m notebooks --durations 0 tests/notebooks
+
+# Takes out of the notebooks what running and saving them has put in.
+strip-notebooks: $(INSTALLED)
+	$(BIN)/python tests/notebooks/strip.py colab/*.ipynb
 
 # What is made of keras.ops alone, on another backend of Keras. Not part of `make test`.
 PORTABLE = tests/attention tests/layers tests/models tests/generation \
@@ -28,9 +36,11 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# docs/attention.md and its pictures, drawn by the mechanisms themselves; to be committed.
+# docs/attention.md and its pictures, drawn by the mechanisms themselves, and docs/configuration.md,
+# written from the dataclasses; to be committed.
 docs: $(INSTALLED)
 	$(BIN)/python docs/draw_attention.py
+	$(BIN)/python docs/write_configuration.py
 
 # What protoc makes of the client's protos; to be committed with them.
 CLIENT = serving/client/keras_transformer_client
