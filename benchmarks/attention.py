@@ -1,18 +1,20 @@
 """Time, memory and use of every attention mechanism.
 
     python benchmarks/attention.py cost [--lengths 256 ... 16384] [--only local dot]
-    python benchmarks/attention.py recall [--lengths 128 512] [--only local dot]
+    python benchmarks/attention.py recall [--lengths 64 128] [--only local dot]
 
 `cost` runs one head of 64 components over one sequence, forward and backward, and writes the best
 time of several and the peak of the memory it took, with the exponent of N fitted from 1,024 on, to
 benchmarks/attention.md and docs/attention_cost.png.
 
-`recall` trains two encoder layers for associative recall: each place has a key and a value, and the
-last place a key alone, whose value is asked for. It can be anywhere: what is seen of the sequence
-is what is scored. Speed, score and memory go to benchmarks/recall.md and docs/attention_recall.png.
+`recall` trains two encoder layers for associative recall: the places of the first half have a key
+and a value, those of the second half the same keys in another order, and each asks for its value,
+which can be anywhere in the first half: what is seen of the sequence is scored. Speed, score and
+memory go to benchmarks/recall.md and docs/attention_recall.png.
 """
 
 import argparse
+import ctypes
 import json
 import subprocess
 import sys
@@ -58,8 +60,16 @@ SPECS = {
     "gmlp(max_length=8192)": 8192,
 }
 HEAD_DIM, SECONDS = 64, 1.0
-# Of the recall task.
-D_MODEL, HEADS, SYMBOLS, BATCH, STEPS = 64, 4, 64, 32, 400
+# Of the recall task, where a window must be short of the sequence to be one.
+RECALLING = [
+    "dot", "cosine", "additive", "dot(bias='t5')", "local(window=32)",
+    "local(window=32, global_tokens=2)", "strided(stride=8, window=16, local=16)", "block(size=32)",
+    "lsh(window=16, buckets=16, rounds=2)", "kmeans(window=16, clusters=16)", "sinkhorn(size=16)",
+    "linformer(rank=32, max_length=256)", "compressed(length=32)", "linear", "efficient",
+    "rfa(features=64)", "performer(features=64)", "synthesizer(max_length=256)", "aft", "fourier",
+    "gmlp(max_length=256)", "2 * dot + 2 * local(window=16)",
+]  # fmt: skip
+D_MODEL, HEADS, SYMBOLS, BATCH, STEPS = 64, 4, 32, 16, 200
 
 
 def main():
@@ -70,7 +80,7 @@ def main():
     parser.add_argument("--steps", type=int, default=STEPS, help="of training for recall")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parsed = parser.parse_args()
-    lengths = parsed.lengths or (LENGTHS if parsed.what == "cost" else [128, 512])
+    lengths = parsed.lengths or (LENGTHS if parsed.what == "cost" else [64, 128])
     if parsed.worker:
         work = measure_cost if parsed.what == "cost" else measure_recall
         for length in lengths:
@@ -78,12 +88,12 @@ def main():
         return
     specs = [
         spec
-        for spec in SPECS
+        for spec in (SPECS if parsed.what == "cost" else RECALLING)
         if not parsed.only or spec.partition("(")[0] in parsed.only or spec in parsed.only
     ]
     results = {}
     for spec in specs:
-        fits = [length for length in lengths if length <= SPECS[spec]]
+        fits = [length for length in lengths if length <= SPECS.get(spec, max(lengths))]
         results[spec] = dict(zip(fits, run_worker(parsed, spec, fits), strict=True))
         print(spec, results[spec], flush=True)
     report = report_cost if parsed.what == "cost" else report_recall
@@ -130,7 +140,9 @@ def measure_cost(spec, length, steps):
 def time_and_memory(run):
     """The best of several times, and the peak of what a run adds to the process's memory."""
     run()
-    before, peak = memory("VmRSS"), 0
+    # What the first run has freed and the process has kept would not be counted again.
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     run()
     peak = memory("VmHWM") - before
@@ -155,37 +167,34 @@ def measure_recall(spec, length, steps):
     import keras
     import tensorflow as tf
 
-    from keras_transformer import Encoder, EncoderLayer, SinusoidalPositions
+    from keras_transformer import Encoder, EncoderLayer, SinusoidalPositions, TokenEmbedding
 
     keras.utils.set_random_seed(1)
-    if "max_length" in spec:
-        spec = spec.replace("16384", "1024").replace("8192", "1024")
     keys, values = (keras.Input((length,), dtype="int32") for _ in range(2))
-    x = sum(
-        keras.layers.Embedding(size, D_MODEL)(ids)
-        for size, ids in ((length, keys), (SYMBOLS + 1, values))
+    x = keras.layers.add(
+        [
+            TokenEmbedding(size, D_MODEL)(ids)
+            for size, ids in ((length // 2, keys), (SYMBOLS + 1, values))
+        ]
     )
-    x = SinusoidalPositions()(x * D_MODEL**0.5)
+    x = SinusoidalPositions()(x)
     layers = [EncoderLayer(D_MODEL, 2 * D_MODEL, HEADS, heads=spec, norm="pre") for _ in range(2)]
-    x = Encoder(layers)(x)[:, -1]
+    x = Encoder(layers)(x)[:, length // 2 :]
     model = keras.Model([keys, values], keras.layers.Dense(SYMBOLS)(x))
     model.compile(
         keras.optimizers.Adam(2e-3),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        ["accuracy"],
+        metrics=["accuracy"],
     )
 
     def batches(seed):
-        random = np.random.default_rng(seed)
+        random, half = np.random.default_rng(seed), length // 2
         while True:
-            keys = np.argsort(random.random((BATCH, length)), axis=1).astype("int32")
-            values = random.integers(1, SYMBOLS + 1, (BATCH, length)).astype("int32")
-            asked = random.integers(0, length - 1, BATCH)
-            rows = np.arange(BATCH)
-            keys[:, -1] = keys[rows, asked]
-            answer = values[rows, asked] - 1
-            values[:, -1] = 0
-            yield (keys, values), answer
+            keys, order = (np.argsort(random.random((BATCH, half)), axis=1) for _ in range(2))
+            values = random.integers(1, SYMBOLS + 1, (BATCH, half))
+            asked, answers = (np.take_along_axis(x, order, axis=1) for x in (keys, values))
+            inputs = [np.concatenate(x, axis=1) for x in ((keys, asked), (values, 0 * values))]
+            yield tuple(x.astype("int32") for x in inputs), answers - 1
 
     training = batches(1)
     first = next(training)
@@ -194,6 +203,30 @@ def measure_recall(spec, length, steps):
     accuracy = model.evaluate(batches(2), steps=16, verbose=0)[1]
     tf.keras.backend.clear_session()
     return cost | {"accuracy": accuracy}
+
+
+def styles(specs):
+    """A colour for each family, and for each of its members a marker."""
+    from matplotlib import colormaps
+
+    from keras_transformer.attention import MECHANISMS
+    from keras_transformer.attention.spec import parse_heads
+
+    modules, members, found = {}, {}, {}
+    for spec in specs:
+        names = {
+            MECHANISMS[group.name].__module__ for group in parse_heads(spec, count_heads(spec))
+        }
+        family = "mixed" if len(names) > 1 else names.pop()
+        color = colormaps["tab20"](2 * modules.setdefault(family, len(modules)) % 19)
+        members[family] = members.get(family, -1) + 1
+        found[spec] = {"color": color, "marker": "os^DvP*X"[members[family] % 8]}
+    return found
+
+
+def count_heads(spec):
+    """As many as a spec names, or one."""
+    return sum(int(term.split("*")[0]) if "*" in term else 1 for term in spec.split(" + "))
 
 
 def exponent(by_length):
@@ -206,17 +239,16 @@ def exponent(by_length):
 
 
 def report_cost(results, lengths):
-    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
     lines = [
         "| mechanism | " + " | ".join(f"{length:,}" for length in lengths) + " | exponent |",
         "|---|" + "--:|" * (len(lengths) + 1),
     ]
-    figure = Figure(figsize=(15, 9), layout="constrained", dpi=120)
+    figure = Figure(figsize=(15, 9), layout="constrained", dpi=100)
     axes = figure.subplots(1, 2)
-    colors = colormaps["tab20"].colors
-    for number, (spec, by_length) in enumerate(results.items()):
+    style_of = styles(results)
+    for spec, by_length in results.items():
         power = exponent(by_length)
         shown = "" if power is None else f"{power:.2f}"
         cells = [
@@ -226,11 +258,11 @@ def report_cost(results, lengths):
             for n in lengths
         ]
         lines.append(f"| `{spec}` | " + " | ".join(cells) + f" | {shown} |")
-        style = dict(color=colors[number % 20], marker="os^"[number // 20 % 3], markersize=4)
         for axis, name in zip(axes, ("seconds", "mib"), strict=True):
-            numbers = [max(by_length[n][name], 1e-3) for n in by_length]
+            # Below a tenth of a MiB there is only noise.
+            numbers = [max(by_length[n][name], 0.1 if name == "mib" else 0) for n in by_length]
             label = f"{spec}  N^{shown}" if shown else spec
-            axis.loglog(list(by_length), numbers, label=label, **style)
+            axis.loglog(list(by_length), numbers, label=label, markersize=5, **style_of[spec])
     titles = ("seconds, forward and backward", "peak memory, MiB")
     for axis, title in zip(axes, titles, strict=True):
         axis.set_title(title)
@@ -246,23 +278,21 @@ def report_cost(results, lengths):
 
 
 def report_recall(results, lengths):
-    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
     lines = ["| mechanism | N | right | steps/s | MiB |", "|---|--:|--:|--:|--:|"]
     figure = Figure(figsize=(8 * len(lengths), 8), layout="constrained", dpi=110)
     all_axes = figure.subplots(1, len(lengths), squeeze=False)[0]
-    colors = colormaps["tab20"].colors
-    for number, (spec, by_length) in enumerate(results.items()):
+    style_of = styles(results)
+    for spec, by_length in results.items():
         for axes, length in zip(all_axes, lengths, strict=True):
             if length not in by_length:
                 continue
             found = by_length[length]
             speed, right, mib = 1 / found["seconds"], found["accuracy"], max(found["mib"], 1)
             lines.append(f"| `{spec}` | {length} | {right:.1%} | {speed:.1f} | {mib:,.0f} |")
-            axes.scatter(
-                speed, 100 * right, s=4 * mib, color=colors[number % 20], alpha=0.6, edgecolors="k"
-            )
+            color = style_of[spec]["color"]
+            axes.scatter(speed, 100 * right, s=8 * mib, color=color, alpha=0.6, edgecolors="k")
             axes.annotate(spec, (speed, 100 * right), fontsize=7, ha="center", va="center")
     for axes, length in zip(all_axes, lengths, strict=True):
         axes.set_title(f"associative recall, N = {length}; the bubble's area is the peak memory")
