@@ -69,4 +69,6 @@ def at_most(number, length, at_least=1):
     """A number, or a length that is smaller but not below `at_least`; an int where both are."""
     if isinstance(length, int):
         return min(number, max(length, at_least))
+    if not ops.is_tensor(length):  # a symbol of JAX, while a model is made for any length
+        return number
     return ops.minimum(number, ops.maximum(length, at_least))

@@ -83,6 +83,8 @@ def _power_of_two(number):
     """The smallest that is not less than a number."""
     if isinstance(number, int):
         return 1 << (number - 1).bit_length()
+    if not ops.is_tensor(number):  # a symbol of JAX, while a model is made for any length
+        return number
     power = ops.ceil(ops.log2(ops.cast(number, "float32")))
     return ops.cast(ops.power(2.0, power), "int32")
 
