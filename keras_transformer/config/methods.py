@@ -7,6 +7,7 @@ from keras_transformer.config.checks import check, check_choice
 TARGET_INPUTS = ("gold", "sequential", "two_pass", "parallel", "free_running")
 DECAYS = ("linear", "exponential", "inverse_sigmoid")
 GUIDANCES = ("diagonal", "alignments")
+REGULARIZED = ("both", "source", "target")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,8 @@ class MethodsConfig:
         subword_regularization: above 0, sentences are split into pieces at random, a new way every
             epoch: the share of merges that BPE leaves out (Provilkov et al. 2020), or alpha of a
             unigram vocabulary (Kudo 2018). 0.1 is usual for both.
+        regularized: which sentences that concerns: "both" sides', or only those of the "source"
+            (which costs less: the decoder and its projection do most of the work) or the "target".
 
     Example:
 
@@ -56,6 +59,7 @@ class MethodsConfig:
     source_word_dropout: float = 0.0
     target_word_dropout: float = 0.0
     subword_regularization: float = 0.0
+    regularized: str = "both"
 
     def __post_init__(self):
         names = (
@@ -70,5 +74,6 @@ class MethodsConfig:
         check_choice(self, "target_input", TARGET_INPUTS)
         check_choice(self, "sampling_decay", DECAYS)
         check_choice(self, "guidance", GUIDANCES)
+        check_choice(self, "regularized", REGULARIZED)
         if self.sampling_decay == "exponential":
             check(self, "sampling_k", "at most 1, for k^i to fall", lambda value: value <= 1)

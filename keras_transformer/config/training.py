@@ -6,6 +6,7 @@ from keras_transformer.config.checks import FieldError, check, check_choice
 
 PRECISIONS = ("float32", "mixed_bfloat16")
 BLEU_TOKENIZERS = ("13a", "none", "char", "intl", "zh")
+OPTIMIZERS = ("adam", "muon")
 FINAL_WEIGHTS = ("last", "average", "ema", "best")
 
 
@@ -22,6 +23,8 @@ class TrainingConfig:
         peak_learning_rate: the peak; left out, the paper's (d_model * warmup_steps)^-0.5.
         cooldown_epochs: over so many last epochs the learning rate falls to zero in a line; 0 for
             the paper's schedule, which does not know when it ends.
+        optimizer: "adam", or "muon" (Jordan et al. 2024), which makes the updates of matrices
+            orthogonal, and learns in fewer updates; embeddings and vectors are left to Adam.
         beta_1, beta_2, epsilon: of Adam.
         clip_norm: the longest gradient, all weights together; 0 for no limit.
         label_smoothing: the share of each label that is spread over the vocabulary.
@@ -50,6 +53,7 @@ class TrainingConfig:
     warmup_steps: int = 4000
     peak_learning_rate: float | None = None
     cooldown_epochs: int = 0
+    optimizer: str = "adam"
     beta_1: float = 0.9
     beta_2: float = 0.98
     epsilon: float = 1e-9
@@ -84,6 +88,7 @@ class TrainingConfig:
         )  # fmt: skip
         for name in names:
             check(self, name, "at least 0", lambda value: value >= 0)
+        check_choice(self, "optimizer", OPTIMIZERS)
         check_choice(self, "final_weights", FINAL_WEIGHTS)
         check_choice(self, "bleu_tokenize", BLEU_TOKENIZERS)
         if self.goes_by_bleu and self.bleu_epochs == 0:

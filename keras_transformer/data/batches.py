@@ -39,7 +39,7 @@ class Batches:
 
     A batch is ({"source": [B, S], "target": [B, T]}, labels [B, T]), int32, padded with 0. The
     source ends with the end id, the target begins with the begin id, and the labels are the target
-    one place on. Pairs of like length share a batch, and each side is padded to one of a small set
+    one place on. Pairs of like lengths share a batch, and each side is padded to one of a small set
     of lengths. The order depends on the seed and the epoch alone.
 
     Args:
@@ -54,6 +54,7 @@ class Batches:
         regularization: above 0, each epoch splits sentences into other pieces; see
             `Tokenizer.tokenize`. Batches have as many pairs as with the usual pieces, and so some
             more tokens.
+        regularized: "both" sides of a pair, or one of them: "source" or "target".
         alignments: a file of word alignments, "0-0 1-2" for a pair. The inputs then have
             `alignments`, bool [B, T, S]: which source token the token of a label goes with.
 
@@ -74,6 +75,7 @@ class Batches:
         shuffle_pairs: int = 200_000,
         copy_words: int = 0,
         regularization: float = 0.0,
+        regularized: str = "both",
         alignments: str | None = None,
     ):
         self._files = files
@@ -84,7 +86,9 @@ class Batches:
         self._chunks_per_window = shuffle_pairs // self._chunk
         self._lengths = bucket_lengths(max_tokens)
         self._unknown = UnknownWords(tokenizer, copy_words)
-        self._regularization = regularization
+        self._regularization = {"source": 0.0, "target": 0.0}
+        for side in self._regularization if regularized == "both" else (regularized,):
+            self._regularization[side] = regularization
         self._alignments = alignments
         self._measure()
 
@@ -158,7 +162,7 @@ class Batches:
         )
 
     def _encode(self, lines):
-        """The ids of a chunk of lines, and the length of each pair; without those left out."""
+        """The ids of a chunk of lines, and the size of each pair; without those left out."""
         if "pair" in lines:
             fields = tf.strings.split(lines.pop("pair"), "\t").to_tensor(shape=[None, 2])
             lines |= {"source": fields[:, 0], "target": fields[:, 1]}
@@ -167,18 +171,28 @@ class Batches:
         source, target = (ids.row_lengths() for ids in pair.values())
         longest = tf.maximum(source, target) + 1  # with the end id
         fits = (source > 0) & (target > 0) & (longest <= self._lengths[-1])
-        if self._regularization:
-            pair = {side: self._draw(lines[side], usual) for side, usual in pair.items()}
-            longest = tf.maximum(*(ids.row_lengths() for ids in pair.values())) + 1
+        for side, rate in self._regularization.items():
+            if rate:
+                pair[side] = self._draw(lines[side], pair[side], rate)
         if "alignment" in lines:
             pair["alignment"] = tf.strings.split(lines["alignment"])
         # As a row of one, so that chunks of any number of pairs can be joined.
-        pair["longest"] = tf.RaggedTensor.from_tensor(longest[:, None])
+        pair["size"] = tf.RaggedTensor.from_tensor(self._size(pair)[:, None])
         return {name: tf.ragged.boolean_mask(values, fits) for name, values in pair.items()}
 
-    def _draw(self, lines, usual):
+    def _size(self, pair):
+        """What pairs are sorted by: the padded length, then how much longer the target is.
+
+        The second makes the shorter sides of a batch alike: 3 % fewer places on Multi30k.
+        """
+        source, target = (pair[side].row_lengths() for side in ("source", "target"))
+        lengths = tf.constant(self._lengths, tf.int64)
+        padded = tf.searchsorted(lengths, tf.maximum(source, target) + 1, out_type=tf.int64)
+        return 2 * lengths[-1] * padded + target - source  # |target - source| < lengths[-1]
+
+    def _draw(self, lines, usual, rate):
         """The ids of other pieces of the lines, unless those are too many."""
-        drawn = self._tokenizer.tokenize(lines, self._regularization)
+        drawn = self._tokenizer.tokenize(lines, rate)
         fits = drawn.row_lengths() < self._lengths[-1]
         row = tf.range(drawn.nrows())
         return tf.gather(
@@ -186,17 +200,17 @@ class Batches:
         )
 
     def _cut_window(self, chunks, cuts, epoch, number):
-        """The batches of a window of chunks: cut where `cuts` says when sorted by length."""
+        """The batches of a window of chunks: cut where `cuts` says when sorted by size."""
         pairs = {name: values.merge_dims(0, 1) for name, values in chunks.items()}
-        longest = pairs.pop("longest").flat_values
+        sizes = pairs.pop("size").flat_values
         batches = tf.range(tf.size(cuts) - 1)
         if self._seed is None:
-            order = tf.argsort(longest, stable=True)
+            order = tf.argsort(sizes, stable=True)
         else:
             # The epochs of different seeds are far apart, so that no two runs share an order.
             seed = tf.stack([self._seed * 1_000_003 + tf.cast(epoch, tf.int64), number])
-            order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(longest)), seed)
-            order = tf.gather(order, tf.argsort(tf.gather(longest, order), stable=True))
+            order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(sizes)), seed)
+            order = tf.gather(order, tf.argsort(tf.gather(sizes, order), stable=True))
             batches = tf.random.experimental.stateless_shuffle(batches, seed)
 
         def batch(place):

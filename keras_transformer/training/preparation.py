@@ -93,6 +93,7 @@ def make_batches(config, tokenizer, say):
         seed=config.training.seed,
         shuffle_pairs=data.shuffle_pairs,
         regularization=config.methods.subword_regularization,
+        regularized=config.methods.regularized,
         alignments=data.train_alignments if config.guided_by_alignments else None,
         **sizes,
     )
@@ -140,23 +141,31 @@ def compile_objective(config: RunConfig, batches: int | None = None) -> Objectiv
     except (TypeError, ValueError) as error:  # such as an option that a head's mechanism has not
         reason = " ".join(str(error).split())
         raise InputError(f"The config's [model] cannot be made: {reason}") from None
-    schedule = make_schedule(config, batches)
+    optimizer = make_optimizer(training, make_schedule(config, batches))
+    objective = Objective(model, training.label_smoothing, config.methods)
+    objective.compile(optimizer, jit_compile=training.jit_compile)
+    # Its variables, which the first update would make: a checkpoint fills them before that.
+    optimizer.build(model.trainable_variables)
+    return objective
+
+
+def make_optimizer(training, schedule):
+    """Adam, or Muon by the same schedule: its updates are as large (Liu et al. 2025)."""
     several = training.accumulate_batches > 1
-    optimizer = keras.optimizers.Adam(
-        schedule,
-        beta_1=training.beta_1,
-        beta_2=training.beta_2,
+    options = dict(
         epsilon=training.epsilon,
         global_clipnorm=training.clip_norm or None,
         gradient_accumulation_steps=training.accumulate_batches if several else None,
         use_ema=training.final_weights == "ema",
         ema_momentum=training.ema_momentum,
     )
-    objective = Objective(model, training.label_smoothing, config.methods)
-    objective.compile(optimizer, jit_compile=training.jit_compile)
-    # Its variables, which the first update would make: a checkpoint fills them before that.
-    optimizer.build(model.trainable_variables)
-    return objective
+    betas = training.beta_1, training.beta_2
+    if training.optimizer == "adam":
+        return keras.optimizers.Adam(schedule, *betas, **options)
+    return keras.optimizers.Muon(
+        schedule, *betas, adam_weight_decay=None, weight_decay=None, exclude_layers=["position"],
+        **options,
+    )  # fmt: skip
 
 
 def make_schedule(config: RunConfig, batches: int | None = None) -> WarmupSchedule:

@@ -147,6 +147,19 @@ def test_most_places_hold_tokens(files, tokenizer):
     assert sum((x > 0).sum() for x in places) / sum(x.size for x in places) > 0.8
 
 
+def test_pairs_whose_shorter_sides_are_alike_share_a_batch(tmp_path):
+    """All are of one length, so that nothing but the shorter side is left to be sorted by."""
+    long, short = "abcdefghijklmnopqrst", "abc"
+    path = tmp_path / "pairs.tsv"
+    path.write_text(f"{long}\t{short}\n{short}\t{long}\n" * 40)
+    tokenizer = Tokenizer.learn([long], 30, "char")
+    lengths = {
+        (inputs["source"].shape[1], labels.shape[1])
+        for inputs, labels in Batches((str(path),), tokenizer, 22 * 20, seed=1).epoch()
+    }
+    assert lengths == {(22, 8), (8, 22)}
+
+
 def test_the_order_depends_on_seed_and_epoch_alone(files, tokenizer):
     def order(seed, epoch):
         return list(rows(Batches(files, tokenizer, 512, seed=seed).epoch(epoch)))

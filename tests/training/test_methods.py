@@ -116,6 +116,33 @@ def test_a_run_with_a_moving_average_goes_on_with_the_weights_and_not_with_their
     assert_same(model.get_weights(), unbroken)
 
 
+def test_muon_moves_a_matrix_in_all_directions_alike_and_leaves_the_rest_to_adam(tables):
+    training = {"optimizer": "muon", "warmup_steps": 1, "peak_learning_rate": 0.01}
+    objective = compile_objective(kt.read_tables({**tables, "training": training}))
+    weights = {weight.path: weight for weight in objective.transformer.trainable_variables}
+    before = {path: np.array(weight) for path, weight in weights.items()}
+    ids = np.random.default_rng(1).integers(4, 99, (4, 6)).astype("int32")
+    objective.train_on_batch({"source": ids, "target": ids, "labels": ids})
+    moved = {path: np.array(weight) - before[path] for path, weight in weights.items()}
+    for path, move in moved.items():
+        if path.endswith("kernel"):
+            directions = np.linalg.svd(move, compute_uv=False)
+            # Five iterations leave the smallest ones behind; those of a gradient fall off at once.
+            assert np.median(directions) / directions.max() > 0.5, path
+            # As large as Adam's are in training: 0.2 of the learning rate.
+            assert 0.1 < np.sqrt(np.mean(move**2)) / 0.01 < 0.3, path
+    (embeddings,) = [move for path, move in moved.items() if path.endswith("embeddings")]
+    np.testing.assert_allclose(np.abs(embeddings[ids[0, 0]]), 0.01, rtol=0.01)  # Adam's first
+
+
+def test_a_run_with_muon_goes_on_as_if_it_had_not_stopped(tables, tmp_path):
+    unbroken = run(tables, tmp_path / "unbroken", epochs=2, optimizer="muon")
+    run(tables, tmp_path / "run", epochs=1, optimizer="muon")
+    more = {**tables, "training": {**tables["training"], "epochs": 2, "optimizer": "muon"}}
+    model = kt.train(kt.read_tables(more), tmp_path / "run", resume=True, say=lambda _: None)
+    assert_same(model.get_weights(), unbroken)
+
+
 def test_a_cool_down_ends_with_the_last_epoch(tables):
     """Three epochs of eight batches, two of which are one update: the last of twelve is no zero."""
     training = dict(epochs=3, cooldown_epochs=1, accumulate_batches=2, warmup_steps=1)
@@ -362,7 +389,7 @@ def test_a_corpus_of_several_windows_has_every_pair_once(tables):
     assert len(list(batches.epoch(0))) == batches.steps
 
 
-def test_sentences_are_split_anew_every_epoch_and_say_the_same(tables, tmp_path):
+def test_sentences_are_split_anew_every_epoch_and_say_the_same(tables):
     files = tables["data"]["train_source"], tables["data"]["train_target"]
     lines = [line for file in files for line in read_lines(file)]
     tokenizer = kt.Tokenizer.learn(lines, 200, "bpe")
@@ -380,6 +407,26 @@ def test_sentences_are_split_anew_every_epoch_and_say_the_same(tables, tmp_path)
     assert sorted(tokenizer.decode(one)) == sorted(tokenizer.decode(usual))
     assert one != other
     assert sum(map(len, one)) > 1.1 * sum(map(len, usual))
+
+
+@pytest.mark.parametrize("regularized", ["source", "target"])
+def test_one_side_alone_can_be_split_anew(tables, regularized):
+    files = tables["data"]["train_source"], tables["data"]["train_target"]
+    lines = [line for file in files for line in read_lines(file)]
+    tokenizer = kt.Tokenizer.learn(lines, 200, "bpe")
+    options = dict(tokens_per_batch=512, max_tokens=64, seed=1)
+    drawn = Batches(files, tokenizer, **options, regularization=0.3, regularized=regularized)
+    tokens = {"source": 0, "target": 0}
+    for inputs, labels in drawn.epoch():
+        tokens["source"] += int((np.array(inputs["source"]) > 0).sum())
+        tokens["target"] += int((np.array(labels) > 0).sum())
+    usual = {
+        side: sum(len(ids) + 1 for ids in tokenizer.encode(list(read_lines(file))))
+        for side, file in zip(tokens, files, strict=True)
+    }
+    other = {"source": "target", "target": "source"}[regularized]
+    assert tokens[other] == usual[other]
+    assert tokens[regularized] > 1.1 * usual[regularized]
 
 
 def test_word_alignments_become_alignments_of_tokens(tmp_path):
