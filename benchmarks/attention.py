@@ -22,10 +22,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+from machine import machine  # beside this file
 
 ROOT = Path(__file__).parent.parent
 LENGTHS = [256, 512, 1024, 2048, 4096, 8192, 16384]
-# What is measured, and the longest sequence for which its memory is there.
+# What is measured, at most at what length (memory, or time). N is the length itself.
 SPECS = {
     "dot": 16384,
     "general": 16384,
@@ -52,18 +53,24 @@ SPECS = {
     "efficient": 16384,
     "rfa(features=64)": 16384,
     "performer(features=64)": 16384,
-    "synthesizer(max_length=8192)": 8192,
+    "synthesizer(max_length=N)": 8192,
+    "synthesizer(kind='random', max_length=N)": 8192,
+    "synthesizer(rank=64, max_length=N)": 8192,
+    "synthesizer(mixed=True, max_length=N)": 8192,
     "aft": 16384,
     "aft(kind='local', window=128)": 16384,
-    "aft(kind='full', max_length=8192)": 8192,
+    "aft(kind='full', max_length=N)": 8192,
     "fourier": 16384,
-    "gmlp(max_length=8192)": 8192,
+    "gmlp(max_length=N)": 8192,
+    "monotonic": 1024,  # step by step
+    "location": 1024,
 }
 HEAD_DIM, SECONDS = 64, 1.0
 # Of the recall task, where a window must be short of the sequence to be one.
 RECALLING = [
-    "dot", "cosine", "additive", "dot(bias='t5')", "local(window=32)",
-    "local(window=32, global_tokens=2)", "strided(stride=8, window=16, local=16)", "block(size=32)",
+    "dot", "general", "cosine", "additive", "mlp", "dot(bias='t5')", "local(window=32)",
+    "local(window=32, global_tokens=2)", "global_tokens(count=8)",
+    "strided(stride=8, window=16, local=16)", "block(size=32)",
     "lsh(window=16, buckets=16, rounds=2)", "kmeans(window=16, clusters=16)", "sinkhorn(size=16)",
     "linformer(rank=32, max_length=256)", "compressed(length=32)", "linear", "efficient",
     "rfa(features=64)", "performer(features=64)", "synthesizer(max_length=256)", "aft", "fourier",
@@ -76,7 +83,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", choices=["cost", "recall"])
     parser.add_argument("--lengths", nargs="+", type=int)
-    parser.add_argument("--only", nargs="+", help="names of mechanisms")
+    parser.add_argument("--only", nargs="+", help="names of mechanisms; nothing is then written")
     parser.add_argument("--steps", type=int, default=STEPS, help="of training for recall")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parsed = parser.parse_args()
@@ -96,8 +103,9 @@ def main():
         fits = [length for length in lengths if length <= SPECS.get(spec, max(lengths))]
         results[spec] = dict(zip(fits, run_worker(parsed, spec, fits), strict=True))
         print(spec, results[spec], flush=True)
-    report = report_cost if parsed.what == "cost" else report_recall
-    report(results, lengths)
+    if not parsed.only:  # the tables and pictures are of all
+        report = report_cost if parsed.what == "cost" else report_recall
+        report(results, lengths)
 
 
 def run_worker(parsed, spec, lengths):
@@ -117,7 +125,7 @@ def measure_cost(spec, length, steps):
     from keras_transformer.attention import MECHANISMS
     from keras_transformer.attention.spec import parse_heads
 
-    (group,) = parse_heads(spec, 1)
+    (group,) = parse_heads(spec.replace("=N", f"={length}"), 1)
     mechanism = MECHANISMS[group.name](1, HEAD_DIM, **group.options)
     random = np.random.default_rng(1)
     inputs = [
@@ -215,12 +223,17 @@ def styles(specs):
     modules, members, found = {}, {}, {}
     for spec in specs:
         names = {
-            MECHANISMS[group.name].__module__ for group in parse_heads(spec, count_heads(spec))
+            MECHANISMS[group.name].__module__
+            for group in parse_heads(spec.replace("=N", "=16"), count_heads(spec))
         }
         family = "mixed" if len(names) > 1 else names.pop()
         color = colormaps["tab20"](2 * modules.setdefault(family, len(modules)) % 19)
         members[family] = members.get(family, -1) + 1
-        found[spec] = {"color": color, "marker": "os^DvP*X"[members[family] % 8]}
+        found[spec] = {
+            "color": color,
+            "marker": "os^DvP*X"[members[family] % 8],
+            "linestyle": "-:"[members[family] // 8],
+        }
     return found
 
 
@@ -273,6 +286,7 @@ def report_cost(results, lengths):
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", fontsize=8)
     figure.savefig(ROOT / "docs" / "attention_cost.png")
+    lines += ["", machine("tensorflow", "keras")]
     (ROOT / "benchmarks" / "attention.md").write_text("\n".join(lines) + "\n")
     print(*lines, sep="\n")
 
@@ -301,6 +315,7 @@ def report_recall(results, lengths):
         axes.set_xscale("log")
         axes.grid(alpha=0.3)
     figure.savefig(ROOT / "docs" / "attention_recall.png")
+    lines += ["", machine("tensorflow", "keras")]
     (ROOT / "benchmarks" / "recall.md").write_text("\n".join(lines) + "\n")
     print(*lines, sep="\n")
 

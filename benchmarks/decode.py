@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from machine import machine  # beside this file
+
 SOURCE, TARGET, VOCABULARY = 24, 32, 8000
 ROWS = {1: (1, 16, 64), 4: (32,)}  # beams: sentences in a batch
 SETTINGS = {
@@ -54,6 +56,7 @@ def main():
                     print(line, flush=True)
                     lines.append(line)
     if parsed.output:
+        lines += ["", machine("tensorflow", "keras", "ctranslate2")]
         Path(parsed.output).write_text("\n".join(lines) + "\n")
 
 

@@ -25,6 +25,7 @@ import urllib.request
 from pathlib import Path
 
 from decode import make_model, make_words  # beside this file
+from machine import machine  # beside this file
 
 CLIENTS = 64
 REPLICAS = os.cpu_count()
@@ -55,6 +56,7 @@ def main():
         lines = report(parsed, measure(servers, direct, parsed.rounds, parsed.seconds))
     print(*lines, sep="\n")
     if parsed.output:
+        lines += ["", machine("tensorflow", "keras")]
         Path(parsed.output).write_text("\n".join(lines) + "\n")
 
 

@@ -19,6 +19,8 @@ import sys
 import time
 from pathlib import Path
 
+from machine import machine  # beside this file
+
 PAIRS, LENGTH, VOCABULARY, DROPOUT = 448, 18, 10_000, 0.3
 SIZES = {  # layers a side, d_model, d_ff, heads
     "tiny": (4, 128, 256, 4),
@@ -56,6 +58,8 @@ def main():
             print(line, flush=True)
             lines.append(line)
     if parsed.output:
+        # PyTorch is in an environment of its own, at the version above.
+        lines += ["", machine("tensorflow", "keras", "keras-hub") + " torch 2.13.0."]
         Path(parsed.output).write_text("\n".join(lines) + "\n")
 
 

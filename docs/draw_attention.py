@@ -13,6 +13,8 @@ from keras_transformer.attention import MECHANISMS
 from keras_transformer.attention.spec import parse_heads
 
 DOCS = Path(__file__).parent
+PAGE = DOCS / "attention.md"
+COMMON = {"self", "num_heads", "head_dim", "causal", "dropout", "kwargs"}  # no options of a spec
 N, SIZE = 24, 16
 # What is drawn: small enough that the pattern can be seen at N places.
 DRAWN = {
@@ -28,10 +30,13 @@ DRAWN = {
     "compressed": ["compressed(length=6, factor=4)"],
     "performer": ["performer(features=64)"],
     "rfa": ["rfa(features=64)"],
-    "synthesizer": ["synthesizer(max_length=24)", "synthesizer(kind='random', max_length=24)"],
+    "synthesizer": [
+        "synthesizer(max_length=24)", "synthesizer(kind='random', max_length=24)",
+        "synthesizer(rank=4, max_length=24)", "synthesizer(mixed=True, max_length=24)",
+    ],
     "aft": ["aft(kind='simple')", "aft(kind='local', window=6)", "aft(kind='full', max_length=24)"],
     "gmlp": ["gmlp(max_length=24)"],
-}
+}  # fmt: skip
 # What benchmarks/attention.py writes.
 MEASURED = [
     ("Time and memory by length", "attention_cost.png", "attention"),
@@ -65,10 +70,18 @@ vectors; the darker, the larger the weight (red where it is negative).
 
 def main():
     (DOCS / "patterns").mkdir(exist_ok=True)
+    for name in MECHANISMS:
+        for spec in DRAWN.get(name, [name]):
+            draw(spec)
+    PAGE.write_text(page(), "utf-8")
+
+
+def page():
+    """The page, which needs no drawing."""
     sections, rows = [], []
     for name, mechanism in MECHANISMS.items():
         specs = DRAWN.get(name, [name])
-        pictures = [(spec, draw(spec)) for spec in specs]
+        pictures = [(spec, picture(spec)) for spec in specs]
         doc = inspect.cleandoc(mechanism.__doc__)
         (cost,) = re.findall(r"Cost: (.*?)(?:[.;]\s|, in T steps)", doc, re.DOTALL)
         cost = " ".join(cost.split())
@@ -82,30 +95,38 @@ def main():
         ]
         small = f'<img src="{pictures[0][1]}" width="90">'
         rows.append(f"| [`{name}`](#{name}) | {' | '.join(uses)} | {cost} | {small} |")
-        sections.append(f"## {name}\n\n{prose(doc)}\n\n" + gallery(pictures))
+        sections.append(f"## {name}\n\n{prose(mechanism)}\n\n" + gallery(pictures))
     measured = "".join(
         f"![{title}]({file}) ([measured](../benchmarks/{table}.md))\n\n"
         for title, file, table in MEASURED
         if (DOCS / file).exists()
     )
-    text = (
-        OPENING.format(n=N, measured=measured)
-        + "\n".join(rows)
-        + "\n\n"
-        + "\n\n".join(sections)
-        + "\n"
-    )
-    (DOCS / "attention.md").write_text(text, "utf-8")
+    opening = OPENING.format(n=N, measured=measured)
+    return opening + "\n".join(rows) + "\n\n" + "\n\n".join(sections) + "\n"
 
 
-def prose(doc):
-    """A docstring without its example, its arguments as a list."""
-    body, _, arguments = doc.partition("\nArgs:\n")
-    arguments = re.split(r"\n(?:Call arguments|Returns|Example):", arguments)[0]
-    items = re.sub(r"\n {8,}", " ", arguments)
-    items = re.findall(r"^ {4}([\w, ]+): (.*)$", items, re.MULTILINE)
-    own = [f"- `{names}`: {text}" for names, text in items if not names.startswith("num_heads")]
-    return "\n\n".join([body.strip(), "\n".join(own)]).strip()
+def prose(mechanism):
+    """What a docstring says, and the options that a spec may give."""
+    body = re.split(r"\n(?:Args|Example):", inspect.cleandoc(mechanism.__doc__))[0].strip()
+    told = {}
+    for each in reversed(mechanism.__mro__):  # an option may be told by a class above
+        told |= arguments(
+            inspect.cleandoc(each.__doc__ or "").replace("DotProductAttention", "dot")
+        )
+    options = [
+        f"- `{name}={parameter.default!r}`: {told[name]}"
+        for name, parameter in inspect.signature(mechanism.__init__).parameters.items()
+        if name not in COMMON
+    ]
+    return "\n\n".join([body, "\n".join(options)]).strip()
+
+
+def arguments(doc):
+    """What a docstring says of each argument."""
+    section = doc.partition("\nArgs:\n")[2]
+    section = re.split(r"\n(?:Call arguments|Returns|Example):", section)[0]
+    items = re.findall(r"^ {4}([\w, ]+): (.*)$", re.sub(r"\n {8,}", " ", section), re.MULTILINE)
+    return {name: text for names, text in items for name in names.split(", ")}
 
 
 def gallery(pictures):
@@ -130,8 +151,13 @@ def weights(spec, causal):
     return ops.convert_to_numpy(scores)[0, 0]
 
 
+def picture(spec):
+    """The path of a spec's picture."""
+    return "patterns/" + re.sub(r"[^a-z0-9]+", "_", spec.lower()).strip("_") + ".png"
+
+
 def draw(spec):
-    """The picture of a spec, beside its causal form where it has one; returns its path in docs."""
+    """The picture of a spec, beside its causal form where it has one."""
     forms = [False, True] if make(spec).can_be_causal else [False]
     figure = Figure(figsize=(2.3 * len(forms), 2.5), layout="constrained", dpi=130)
     for axes, causal in zip(figure.subplots(1, len(forms), squeeze=False)[0], forms, strict=True):
@@ -147,9 +173,7 @@ def draw(spec):
         axes.set_yticks(np.arange(-0.5, N), minor=True)
         axes.grid(which="minor", color="0.9", linewidth=0.4)
         axes.tick_params(which="both", length=0)
-    file = re.sub(r"[^a-z0-9]+", "_", spec.lower()).strip("_") + ".png"
-    figure.savefig(DOCS / "patterns" / file)
-    return f"patterns/{file}"
+    figure.savefig(DOCS / picture(spec))
 
 
 if __name__ == "__main__":

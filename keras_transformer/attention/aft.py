@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer import masks
 from keras_transformer.attention import blocks, slots
-from keras_transformer.attention.linear import exponential
+from keras_transformer.attention.linear import divide, exponential
 from keras_transformer.attention.mechanism import Mechanism
 from keras_transformer.attention.patterns import check_positive, extent
 from keras_transformer.attention.softmax import choose
@@ -32,7 +32,7 @@ class AttentionFree(Mechanism):
         num_heads, head_dim, causal: as of every mechanism.
         dropout: not used: there are no weights that could be dropped.
         kind: "simple", "local" or "full".
-        window: how many places "local" has a w for.
+        window: how far the w of "local" reach: half of it to each side or, if causal, back.
         max_length: how many places "full" has a w for; those beyond share the last one's.
         rank: of w in "full".
     """
@@ -73,8 +73,7 @@ class AttentionFree(Mechanism):
             self.of_keys = weight("of_keys", self.max_length, self.rank)
 
     def call(self, query, key, value, keep=None, return_attention_scores=False):
-        key = exponential(key, keep)
-        both = ops.concatenate([key * ops.cast(value, "float32"), key], axis=-1)  # [B, H, S, 2 K]
+        key, both = _both(key, value, keep)
         sums = self._sums(both, ops.shape(query)[2])
         output = self._divide(query, sums)
         if not return_attention_scores:
@@ -103,7 +102,8 @@ class AttentionFree(Mechanism):
         """exp(w) - 1 for distances, [H, ...]; 0 outside of the window."""
         inside = (distance >= -self.before) & (distance <= self.after)
         row = ops.clip(distance + self.before, 0, self.before + self.after)
-        table = ops.cast(ops.convert_to_tensor(self.table), "float32")
+        # Within bounds: what a sum has lost to a weight of nearly -1 would be rounding alone.
+        table = ops.clip(ops.cast(ops.convert_to_tensor(self.table), "float32"), -8.0, 8.0)
         return ops.where(inside, ops.expm1(ops.take(table, row, axis=1)), 0.0)
 
     def _weights(self, num_queries, num_keys, offset=0):
@@ -123,7 +123,8 @@ class AttentionFree(Mechanism):
         """The mean over the components of exp(k_s + w_ts) over its sum."""
         length = ops.shape(key)[2]
         _, total = ops.split(sums, 2, axis=-1)
-        scores = ops.einsum("bhsk,bhtk->bhts", key, 1 / ops.maximum(total, 1e-30)) / self.head_dim
+        share = divide(1.0 / self.head_dim, ops.maximum(total, 1e-30))
+        scores = ops.einsum("bhsk,bhtk->bhts", key, share)
         if self.kind == "full":
             return scores * self._weights(length, length)[None]
         place = masks.positions(length)
@@ -143,8 +144,7 @@ class AttentionFree(Mechanism):
         return state
 
     def step(self, query, key, value, state, index):
-        key = exponential(key, None)
-        both = ops.concatenate([key * ops.cast(value, "float32"), key], axis=-1)
+        _, both = _both(key, value)
         if self.kind == "full":
             kept = slots.write(state["both"], both, index)
             weights = self._weights(1, ops.shape(kept)[2], index)
@@ -161,8 +161,7 @@ class AttentionFree(Mechanism):
         return self._divide(query, sums), state
 
     def remember(self, key, value, keep=None):
-        key = exponential(key, keep)
-        both = ops.concatenate([key * ops.cast(value, "float32"), key], axis=-1)
+        key, both = _both(key, value, keep)
         return {"key": key, "sums": ops.sum(both, axis=2, keepdims=True)}
 
     def recall(self, query, memory, state):
@@ -173,5 +172,11 @@ class AttentionFree(Mechanism):
 
     def _divide(self, query, sums):
         values, total = ops.split(sums, 2, axis=-1)
-        output = ops.sigmoid(ops.cast(query, "float32")) * values / ops.maximum(total, 1e-30)
-        return ops.cast(output, query.dtype)
+        mean = divide(values, ops.maximum(total, 1e-30))
+        return ops.cast(ops.sigmoid(ops.cast(query, "float32")) * mean, query.dtype)
+
+
+def _both(key, value, keep=None):
+    """exp(k) [B, H, S, K], and what goes into the two sums, [B, H, S, 2 K]: exp(k) v and exp(k)."""
+    key = exponential(key, keep)
+    return key, ops.concatenate([key * ops.cast(value, "float32"), key], axis=-1)

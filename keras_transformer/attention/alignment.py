@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.attention.mechanism import Mechanism
+from keras_transformer.attention.patterns import check_positive
 from keras_transformer.attention.scores import SCORES, AdditiveScore, per_head
 from keras_transformer.attention.softmax import choose, softmax
 
@@ -92,6 +93,8 @@ class MonotonicAttention(RunningAttention):
         noise: standard deviation of the noise.
     """
 
+    longest = MAX_LENGTH
+
     def __init__(
         self,
         num_heads,
@@ -160,7 +163,7 @@ class LocationAttention(RunningAttention):
         super().__init__(num_heads, head_dim, causal, dropout, **kwargs)
         if width < 1 or width % 2 == 0:
             raise ValueError(f"width={width!r} has to be a positive odd number.")
-        self.filters = filters
+        self.filters = check_positive("filters", filters)
         self.width = width
         self.score = AdditiveScore(num_heads, head_dim, dtype=self.dtype_policy)
 
@@ -205,7 +208,7 @@ def accumulate(factor, x):
     while shift < longest:
 
         def before(y, shift=shift):
-            return ops.pad(y, [[0, 0], [0, 0], [0, 0], [shift, 0]])[..., :length]
+            return ops.concatenate([ops.zeros_like(y[..., :shift]), y], axis=-1)[..., :length]
 
         x = x + factor * before(x)
         factor = factor * before(factor)

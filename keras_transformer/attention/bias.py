@@ -76,7 +76,8 @@ class RelativeBias(keras.layers.Layer):
 class ALiBi(RelativeBias):
     """-m |s - t|, with a fixed slope m of each head (Press et al. 2022): no weights.
 
-    The slopes are 2^(-8 h / H) for the heads h = 1 ... H, also where H is no power of two.
+    The slopes are 2^(-8 h / H) for the heads h = 1 ... H of a group, also where H is no power of
+    two. A group of one head has the last of them, 2^-8.
     """
 
     def of_distances(self, query, distances):

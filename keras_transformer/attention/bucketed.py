@@ -84,7 +84,7 @@ class BucketedAttention(Mechanism):
 
     Args:
         num_heads, head_dim, causal, dropout: as of every mechanism.
-        window: how many places of its bucket a place sees.
+        window: how far a place sees in its bucket: half of it to each side or, if causal, back.
         count: how many buckets there are.
         rounds: how many times buckets are given out; what is seen in any of them is seen.
     """
@@ -181,15 +181,16 @@ class LSHAttention(BucketedAttention):
     bucket, and what the softmax would give most weight to is found without looking at all. The
     rotations are drawn once and saved with the model.
 
-    Of places with one other at an angle of about 10 degrees, four rounds of 16 buckets find more
-    than 95 % (tests/attention/test_approximations.py).
+    Of places with one other at an angle of about 10 degrees, anywhere in a sequence of 512, four
+    rounds of 16 buckets find more than 95 % (tests/attention/test_approximations.py). A bucket of
+    more places than the window is not seen whole: take N / window buckets, or more.
 
     Cost: O(N log N) for sorting, O(N rounds (rounds window + buckets)) else. Choose it for very
     long sequences in which a place has few others that matter, anywhere.
 
     Args:
         num_heads, head_dim, causal, dropout: as of every mechanism.
-        window: how many places of its bucket a place sees.
+        window: how far a place sees in its bucket: half of it to each side or, if causal, back.
         buckets: how many buckets there are, an even number.
         rounds: how many hashes there are; with more, less is missed.
     """
@@ -237,7 +238,7 @@ class KMeansAttention(BucketedAttention):
 
     Args:
         num_heads, head_dim, causal, dropout: as of every mechanism.
-        window: how many places of its cluster a place sees.
+        window: how far a place sees in its cluster: half of it to each side or, if causal, back.
         clusters: how many clusters there are.
         momentum: the share of a centroid that a batch leaves as it is.
     """

@@ -100,8 +100,10 @@ class LinformerAttention(CompressedAttention):
                 f"{self.max_length}. Give it a larger max_length."
             )
         batch_size = ops.shape(keep)[0]
+        places = masks.positions(length)  # not a slice: JAX has none of a length that is a symbol
         maps = [
-            ops.cast(each[:, :length], dtype) * ops.cast(keep, dtype)[:, None, None, :]
+            ops.cast(ops.take(each, places, axis=1), dtype)
+            * ops.cast(keep, dtype)[:, None, None, :]
             for each in (self.key_map, self.value_map)
         ]  # the same for all heads
         shape = (batch_size, self.num_heads, self.rank, length)

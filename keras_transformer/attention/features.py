@@ -30,7 +30,8 @@ class FeatureMap(keras.layers.Layer):
     def of_query(self, query):
         raise NotImplementedError
 
-    def of_key(self, key, causal):
+    def of_key(self, key, keep, causal):
+        """Of keys [B, H, S, K]; those of padding, where keep [B, S] is False, do not matter."""
         return self.of_query(key)
 
     def redraw(self):
@@ -112,6 +113,9 @@ class PositiveFeatures(RandomFeatures):
     E phi(x)'phi(y) = exp(x'y) for w from a normal distribution (Choromanski et al. 2021, lemma 1),
     without the negative values of sines. The w of a block of K are orthogonal, each with the length
     of a vector of its own, which lessens the variance.
+
+    In float32, exp(-|x|^2 / 2) is lost for keys whose components are of the order of 5 and more (of
+    K = 64): if causal, they are not seen, while else the largest of all keys is taken off first.
     """
 
     @property
@@ -135,9 +139,11 @@ class PositiveFeatures(RandomFeatures):
         largest = ops.max(exponent, axis=-1, keepdims=True, initial=-1e9)
         return ops.exp(exponent - ops.stop_gradient(largest))
 
-    def of_key(self, key, causal):
+    def of_key(self, key, keep, causal):
         exponent = self._exponent(key)
         if not causal:  # nor has a factor of all keys; if causal, the largest is not known yet
+            if keep is not None:
+                exponent = ops.where(keep[:, None, :, None], exponent, -1e9)
             largest = ops.max(exponent, axis=(2, 3), keepdims=True, initial=-1e9)
             exponent = exponent - ops.stop_gradient(largest)
         return ops.exp(exponent) * self.features**-0.5

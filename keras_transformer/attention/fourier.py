@@ -46,7 +46,7 @@ class FourierMixing(Mechanism):
         if not return_attention_scores:
             return output
         place = masks.positions(length)
-        angle = _turns(place[:, None] * place[None, :], count[:, :, None])  # [B, N, N]
+        angle = _turns(place[:, None], place[None, :], count[:, :, None])  # [B, N, N]
         scores = ops.cos(angle) * ops.rsqrt(ops.cast(count, "float32"))[:, :, None]
         scores = ops.where(keep[:, None, :], scores, 0.0)[:, None]
         scores = ops.broadcast_to(scores, (batch_size, self.num_heads, length, length))
@@ -56,11 +56,11 @@ class FourierMixing(Mechanism):
         """x [B, D, N] -> the same, of sentences of `count` [B, 1] tokens."""
         width, length = self.num_heads * self.head_dim, ops.shape(x)[2]
         component = masks.positions(width)
-        angle = _turns(component[:, None] * component[None, :], width)  # [D, D]
+        angle = _turns(component[:, None], component[None, :], width)  # [D, D]
         real = ops.einsum("bdn,de->ben", x, ops.cos(angle))
         imaginary = -ops.einsum("bdn,de->ben", x, ops.sin(angle))
         place = masks.positions(length)
-        angle = _turns(place * place, 2 * count)[:, None, :]  # [B, 1, N], pi s^2 / count
+        angle = _turns(place, place, 2 * count)[:, None, :]  # [B, 1, N], pi s^2 / count
         chirp = (ops.cos(angle), -ops.sin(angle))
         # Long enough that the ends of the convolution do not meet; powers of two are fast.
         size = _power_of_two(2 * length)
@@ -73,10 +73,14 @@ class FourierMixing(Mechanism):
         return real * scale[:, :, None]
 
 
-def _turns(numerator, denominator):
-    """2 pi numerator / denominator, of whole numbers: whole turns are taken off exactly."""
-    part = ops.cast(numerator % denominator, "float32") / ops.cast(denominator, "float32")
-    return 2 * math.pi * part
+def _turns(x, y, denominator):
+    """2 pi x y / denominator, of whole numbers: whole turns are taken off exactly.
+
+    In two parts, for x y of more than 46,340 places would be too large for int32.
+    """
+    high = (x // 256) * y % denominator * 256
+    rest = (high + x % 256 * y) % denominator
+    return 2 * math.pi * ops.cast(rest, "float32") / ops.cast(denominator, "float32")
 
 
 def _power_of_two(number):

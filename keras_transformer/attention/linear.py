@@ -71,8 +71,8 @@ class LinearAttention(Mechanism):
         features = self._features(query)
         output = self._divide(ops.matmul(features, memory["sums"]), query.dtype)
         weights = ops.einsum("bhtf,bhsf->bhts", features, memory["key"])
-        total = ops.matmul(features, memory["sums"][..., -1:])
-        return output, ops.cast(weights / self._away_from_zero(total), query.dtype), state
+        total = self._away_from_zero(ops.matmul(features, memory["sums"][..., -1:]))
+        return output, ops.cast(divide(weights, total), query.dtype), state
 
     def start(self, batch_size, length):
         shape = (batch_size, self.num_heads, self.feature_map.num_features, self.head_dim + 1)
@@ -88,12 +88,12 @@ class LinearAttention(Mechanism):
         return self.feature_map.of_query(query)
 
     def _key_features(self, key, keep):
-        key = self.feature_map.of_key(key, self.causal)
+        key = self.feature_map.of_key(key, keep, self.causal)
         return key if keep is None else ops.where(keep[:, None, :, None], key, 0.0)
 
     def _divide(self, sums, dtype):
         """Sums of values, over the sum of ones that is their last component."""
-        return ops.cast(sums[..., :-1] / self._away_from_zero(sums[..., -1:]), dtype)
+        return ops.cast(divide(sums[..., :-1], self._away_from_zero(sums[..., -1:])), dtype)
 
     def _away_from_zero(self, total):
         smallest = self.feature_map.smallest
@@ -199,12 +199,12 @@ class EfficientAttention(Mechanism):
             sums = self.remember(key, value, keep)["sums"]
             return ops.cast(ops.matmul(self._features(query), sums), value.dtype)
         key = exponential(key, keep)
-        query = self._features(query) / ops.maximum(ops.cumsum(key, axis=2), 1e-30)
+        query = divide(self._features(query), ops.maximum(ops.cumsum(key, axis=2), 1e-30))
         return ops.cast(sums_so_far(query, key, ops.cast(value, "float32")), value.dtype)
 
     def remember(self, key, value, keep=None):
         key = exponential(key, keep)
-        key = key / ops.maximum(ops.sum(key, axis=2, keepdims=True), 1e-30)
+        key = divide(key, ops.maximum(ops.sum(key, axis=2, keepdims=True), 1e-30))
         sums = ops.einsum("bhsf,bhsk->bhfk", key, ops.cast(value, "float32"))
         return {"sums": sums, "key": key}
 
@@ -236,6 +236,15 @@ def exponential(key, keep):
     """
     key = ops.exp(ops.clip(ops.cast(key, "float32"), -30.0, 30.0))
     return key if keep is None else ops.where(keep[:, None, :, None], key, 0.0)
+
+
+def divide(x, total):
+    """x / total, where a total may be as small as 1e-30.
+
+    The square of such a total, which is in the gradient, is 0 in float32: both are scaled first.
+    """
+    scale = ops.stop_gradient(1.0 / total)
+    return x * scale / (total * scale)
 
 
 def _with_one(value):

@@ -26,7 +26,8 @@ class Mechanism(keras.layers.Layer):
     can_encode = True  # within a sequence that is there as a whole
     can_be_causal = True
     can_cross = True
-    # Whether the attention scores are, for whoever copies by them or tells them where to look.
+    # Whether the attention scores are, for whoever copies by them or tells them where to look. They
+    # may sum to less than 1, where attention can end up nowhere.
     weights_are_probabilities = True
     # The longest sequence that it can look at; None for any.
     longest = None

@@ -129,7 +129,8 @@ class LocalAttention(PatternAttention):
 
     Args:
         num_heads, head_dim, causal, dropout: as of every mechanism.
-        window: how many places are seen.
+        window: how far it reaches: half of it to each side of a place or, if causal, a place and
+            those before it, `window` in all.
         global_tokens: so many first places look at all places, and all places look at them.
         score: "dot", "general", "cosine", "additive" or "mlp".
         bias: what the distance adds to the score: "alibi", "t5", "shaw", "xl", or None.
@@ -188,8 +189,8 @@ class StridedAttention(PatternAttention):
     Args:
         num_heads, head_dim, causal, dropout: as of every mechanism.
         stride: the distance between two places that are seen.
-        window: how many of them are seen.
-        local: how many of the nearest places are seen as well.
+        window: how far it reaches, as many of them: half to each side or, if causal, back.
+        local: the nearest places are seen as well, in a window of this size; 0 for none.
         global_tokens: so many first places look at all places, and all places look at them.
         score: "dot", "general", "cosine", "additive" or "mlp".
         bias: what the distance adds to the score: "alibi", "t5", "shaw", "xl", or None.
@@ -214,7 +215,7 @@ class StridedAttention(PatternAttention):
         )
         self.stride = check_positive("stride", stride)
         self.window = check_positive("window", window)
-        self.local = local
+        self.local = check_positive("local", local) if local else 0
         self.before, self.after = extent(window, causal)
         self.local_before, self.local_after = extent(local, causal) if local else (-1, -1)
 
@@ -260,12 +261,13 @@ class StridedAttention(PatternAttention):
 
 
 def extent(window, causal):
-    """How far a window reaches back and ahead."""
+    """How far a window reaches back and ahead of a place."""
     return (window - 1, 0) if causal else (window // 2, window // 2)
 
 
-def check_positive(name, value):
-    """The value of an option that has to be a positive number."""
-    if isinstance(value, bool | str) or not value > 0:
-        raise ValueError(f"{name}={value!r} has to be a positive number.")
+def check_positive(name, value, kinds=int):
+    """The value of an option that has to be a positive number, by default a whole one."""
+    if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
+        whole = " whole" if kinds is int else ""
+        raise ValueError(f"{name}={value!r} has to be a positive{whole} number.")
     return value

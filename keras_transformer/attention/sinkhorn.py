@@ -69,7 +69,7 @@ class SinkhornAttention(SoftmaxAttention):
     ):
         super().__init__(num_heads, head_dim, causal, dropout, **kwargs)
         self.size = check_positive("size", size)
-        self.temperature = check_positive("temperature", temperature)
+        self.temperature = check_positive("temperature", temperature, (int, float))
         self.noise = GumbelNoise(dtype="float32")
 
     def build(self, query_shape, key_shape, value_shape):

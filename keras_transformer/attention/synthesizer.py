@@ -52,7 +52,7 @@ class SynthesizerAttention(SoftmaxAttention):
         if mixed:
             self.projections = ("query", "key", "value")
         self.kind = kind
-        self.rank = rank
+        self.rank = rank if rank is None else check_positive("rank", rank)
         self.mixed = mixed
         self.max_length = check_positive("max_length", max_length)
 

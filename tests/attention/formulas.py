@@ -63,7 +63,7 @@ SPECS = [
 
 def chooses_keys(spec):
     """Whether a small change may make a place look at other places."""
-    return spec.startswith(("lsh", "kmeans", "sinkhorn"))
+    return any(name in spec for name in ("lsh", "kmeans", "sinkhorn"))
 
 
 def weighs_values(spec):

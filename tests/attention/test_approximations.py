@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_transformer import SelfAttention
 from keras_transformer.attention import MECHANISMS
 from keras_transformer.attention.sinkhorn import sinkhorn
 from tests.oracle import array
@@ -73,10 +74,23 @@ def test_lsh_finds_the_largest_weights(normal):
     partner = (np.arange(512) + 256) % 512
     recall = np.mean(scores[np.arange(512), partner] > 0)
     assert recall > 0.95
-    assert np.mean(scores > 0) < 0.5  # and not by looking at everything
+    assert np.mean(scores > 0) < 0.3  # and not by looking at everything
     one_round = MECHANISMS["lsh"](1, 32, window=64, buckets=16, rounds=1)
     _, scores = one_round(x, x, x, return_attention_scores=True)
     assert np.mean(array(scores)[0, 0][np.arange(512), partner] > 0) < recall
+
+
+def test_lsh_finds_them_far_away_if_its_buckets_are_no_larger_than_the_window(normal):
+    half = normal(1, 1, 2048, 32)
+    x = np.concatenate([half, half + 0.15 * normal(1, 1, 2048, 32)], axis=2)
+
+    def recall(buckets):
+        mechanism = MECHANISMS["lsh"](1, 32, window=64, buckets=buckets, rounds=4)
+        scores = array(mechanism(x, x, x, return_attention_scores=True)[1])[0, 0]
+        return np.mean(scores[np.arange(4096), (np.arange(4096) + 2048) % 4096] > 0)
+
+    assert recall(128) > 0.9
+    assert recall(16) < 0.5  # 256 places in a bucket, of which 65 are seen
 
 
 def test_lsh_that_sees_its_whole_buckets_is_the_softmax_over_what_it_sees(normal):
@@ -141,6 +155,8 @@ def test_monotonic_attention_is_a_probability_however_long_the_memory(normal):
     totals = array(scores)[0, 0].sum(-1)
     assert (totals < 1 + 1e-4).all()
     assert totals[0] > 0.99
+    _, scores = mechanism(query, memory[:, :, :3], memory[:, :, :3], return_attention_scores=True)
+    assert array(scores)[0, 0].sum(-1)[-1] < 0.5  # the end has been passed
 
 
 @pytest.mark.parametrize("size", [1.0, 5.0])
@@ -150,6 +166,62 @@ def test_performer_keeps_to_the_range_of_the_values_for_large_keys(size, normal)
     output = array(mechanism(query, key, value))
     assert np.isfinite(output).all()
     assert np.abs(output).mean() > 0.1  # a mean of values, and not zero
+
+
+def test_performer_sees_large_keys_beside_small_padding(normal):
+    """Whatever the exponentials of keys that are not looked at, the others are in range."""
+    mechanism = MECHANISMS["performer"](1, 64)
+    query, value = normal(1, 1, 32, 64), normal(1, 1, 32, 64)
+    key = np.concatenate([6 * normal(1, 1, 16, 64), np.zeros((1, 1, 16, 64), "float32")], axis=2)
+    keep = np.arange(32)[None] < 16
+    output = array(mechanism(query, key, value, keep=keep))
+    alone = mechanism(query, key[:, :, :16], value[:, :, :16])
+    np.testing.assert_allclose(output, array(alone), atol=1e-4)
+    assert np.abs(output).mean() > 0.1
+
+
+def test_causal_performer_sees_the_first_key_if_it_is_not_too_large(normal):
+    mechanism = MECHANISMS["performer"](1, 64, causal=True)
+    query, key, value = normal(1, 1, 8, 64), 2 * normal(1, 1, 8, 64), normal(1, 1, 8, 64)
+    output = array(mechanism(query, key, value))
+    np.testing.assert_allclose(output[0, 0, 0], value[0, 0, 0], rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"), [("performer(redraw=1)", "projection"), ("kmeans", "centroids")]
+)
+def test_what_follows_the_data_or_is_drawn_anew_does_so_in_fit(name, weight, normal):
+    x = keras.Input((8, 16))
+    model = keras.Model(x, SelfAttention(16, 2, heads=name)(x))
+    model.compile("sgd", "mse")
+
+    def now():
+        (found,) = [each for each in model.weights if each.name == weight]
+        return array(found)
+
+    before, data = now(), normal(4, 8, 16)
+    model.predict(data, verbose=0)
+    np.testing.assert_array_equal(now(), before)
+    model.fit(data, data, verbose=0)
+    assert np.abs(now() - before).max() > 0
+
+
+def test_biases_of_far_places_are_those_of_the_papers(normal):
+    """T5: logarithmic buckets up to 128, computed by hand; Shaw: clipped at 16."""
+    query = normal(1, 1, 1, 8)
+    t5 = MECHANISMS["dot"](1, 8, bias="t5").bias
+    distances = np.array([0, 7, 8, 12, 20, 40, 100, 1000, -1, -40, -1000], "int32")
+    expected = [0, 16 + 7, 16 + 8, 16 + 9, 16 + 10, 16 + 12, 16 + 15, 16 + 15, 1, 12, 15]
+    assert array(t5.buckets(distances)).tolist() == expected
+    causal = MECHANISMS["dot"](1, 8, causal=True, bias="t5").bias
+    assert array(causal.buckets(np.array([0, -15, -20, -100, -1000], "int32"))).tolist() == [
+        0, 15, 17, 30, 31,
+    ]  # fmt: skip
+    shaw = MECHANISMS["dot"](1, 8, bias="shaw").bias
+    shaw.build(None)
+    far = array(shaw.of_distances(query, np.array([15, 16, 17, 200, -17, -200], "int32")))[0, 0, 0]
+    assert far[1] == far[2] == far[3] != far[0]
+    assert far[4] == far[5] != far[3]
 
 
 @pytest.mark.parametrize("name", ["general", "additive", "mlp"])

@@ -1,6 +1,7 @@
 """Every attention mechanism in one model, exported, decodes as it does in Python."""
 
 import dataclasses
+import re
 
 import keras
 import numpy as np
@@ -15,27 +16,23 @@ from tests.attention.test_contract import instance
 tf = pytest.importorskip("tensorflow")
 
 
-def one_of_each(use, num_heads):
+def one_of_each(use):
     """A head spec with every mechanism that may be used so, and `dot` for the rest."""
-    names, heads = set(), []
-    for spec in SPECS:
-        name = spec.partition("(")[0]
-        if getattr(instance(spec), use) and name not in names:
-            names.add(name)
-            heads.append(spec.replace("max_length=16", "max_length=24"))
-    return " + ".join(heads + ["dot"] * (num_heads - len(heads)))
+    specs = [spec for spec in SPECS if getattr(instance(spec), use)]
+    heads = [re.sub(r"max_length=\d+", "max_length=24", spec) for spec in specs]
+    return " + ".join(heads + ["dot"] * (len(SPECS) - len(heads)))
 
 
 @pytest.fixture(scope="module")
 def model(exported):
     keras.utils.set_random_seed(1)
-    num_heads = 24
+    num_heads = len(SPECS)
     config = kt.ModelConfig(
         exported.tokenizer.vocabulary_size, d_model=4 * num_heads, d_ff=64, num_heads=num_heads,
         encoder_layers=1, decoder_layers=1, norm="pre", max_length=24,
-        encoder_heads=one_of_each("can_encode", num_heads),
-        decoder_heads=one_of_each("can_be_causal", num_heads),
-        cross_heads=one_of_each("can_cross", num_heads),
+        encoder_heads=one_of_each("can_encode"),
+        decoder_heads=one_of_each("can_be_causal"),
+        cross_heads=one_of_each("can_cross"),
     )  # fmt: skip
     model = kt.Transformer(config)
     for weight in model.trainable_weights:
