@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 JAX_VERSION = 0.10.2
 
-.PHONY: demo test test-notebooks test-jax strip-notebooks lint format docs protos wheel clean
+.PHONY: demo test test-notebooks test-jax strip-notebooks lint format docs pictures protos wheel clean
 
 demo: $(INSTALLED)
 	$(BIN)/keras-transformer demo
@@ -41,6 +41,10 @@ format: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python docs/draw_attention.py
 	$(BIN)/python docs/write_configuration.py
+
+# docs/pictures.md, with pictures that the notebooks draw; to be committed.
+pictures: $(INSTALLED)
+	$(BIN)/python docs/draw_notebooks.py
 
 # What protoc makes of the client's protos; to be committed with them.
 CLIENT = serving/client/keras_transformer_client

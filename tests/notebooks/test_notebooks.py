@@ -10,9 +10,9 @@ from pathlib import Path
 import nbformat
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
-from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
+from tests.notebooks.execute import execute
 from tests.notebooks.strip import strip
 from tests.test_docs import PARSERS, anchors, check_ours, commands
 
@@ -20,7 +20,6 @@ ROOT = Path(__file__).parent.parent.parent
 PATHS = sorted((ROOT / "colab").glob("*.ipynb"))
 LINES = 25  # of a cell, at most: what is longer is not read
 FUNCTION_LINES = 10  # and of a function: what is longer belongs in the package
-SECONDS = 1800  # of a cell, at most, so that one that hangs is found; no measure of speed
 
 each_notebook = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 
@@ -42,17 +41,9 @@ def test_it_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "jupyter"))
     directory = tmp_path / "work"
     directory.mkdir()
-    notebook = nbformat.reads(path.read_text("utf-8"), as_version=4)
-    client = NotebookClient(
-        notebook,
-        timeout=SECONDS,
-        kernel_name="python3",
-        extra_arguments=["--InteractiveShell.colors=nocolor"],
-        resources={"metadata": {"path": str(directory)}},
-    )
     failure = None
     try:
-        client.execute()
+        execute(path, directory)
     except (CellExecutionError, CellTimeoutError) as error:
         failure = f"{path.name}: {error}"  # which has the cell and its outputs
     if failure:  # not above, where it would be told twice
