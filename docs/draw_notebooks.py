@@ -28,6 +28,7 @@ PICTURES = {
         "cell-17": ("dates", "Where the model looks while it writes a date."),
     },
     "transformer_step_by_step": {
+        "residual-gradient": ("residual", "The gradient through 24 layers, with residuals or not."),
         "why-scale-measured": ("scale", "Why scores are scaled: their variance, measured."),
         "masks-picture": ("masks", "The three masks."),
         "positions-picture": ("positions", "The positional encoding."),
@@ -35,13 +36,11 @@ PICTURES = {
         "smoothing-picture": ("smoothing", "Label smoothing, and what confidence costs."),
         "warmup-picture": ("warmup", "Warm-up."),
         "free-running-picture": ("free_running", "Teacher forcing against free running."),
-        "looks-picture": ("heads", "What the heads of a layer look at."),
         "beam-picture": ("beam", "Greedy search takes the wrong turn, a beam does not."),
     },
     "attention_zoo": {
         "patterns-picture": ("patterns", "Patterns: which place sees which."),
         "features-picture": ("features", "Random features: the more, the smaller the error."),
-        "task-picture": ("recall", "Four mechanisms on a task that needs a place far away."),
     },
 }  # fmt: skip
 
