@@ -7,8 +7,8 @@ from keras_transformer import masks
 from keras_transformer.attention import blocks, slots
 from keras_transformer.attention.linear import divide, exponential
 from keras_transformer.attention.mechanism import Mechanism
-from keras_transformer.attention.patterns import check_positive, extent
-from keras_transformer.attention.softmax import choose
+from keras_transformer.attention.options import check_positive, choose
+from keras_transformer.attention.patterns import extent
 
 KINDS = ("simple", "local", "full")
 

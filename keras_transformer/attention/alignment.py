@@ -4,9 +4,9 @@ import keras
 from keras import ops
 
 from keras_transformer.attention.mechanism import Mechanism
-from keras_transformer.attention.patterns import check_positive
+from keras_transformer.attention.options import check_positive, choose
 from keras_transformer.attention.scores import SCORES, AdditiveScore, per_head
-from keras_transformer.attention.softmax import choose, softmax
+from keras_transformer.attention.softmax import softmax
 
 MAX_LENGTH = 16_384  # of a memory whose length is not known when a graph is made
 

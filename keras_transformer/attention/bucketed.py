@@ -6,7 +6,8 @@ from keras import ops
 from keras_transformer import masks
 from keras_transformer.attention import blocks, slots
 from keras_transformer.attention.mechanism import Mechanism
-from keras_transformer.attention.patterns import check_positive, extent
+from keras_transformer.attention.options import check_positive
+from keras_transformer.attention.patterns import extent
 from keras_transformer.attention.scores import to_unit_length
 from keras_transformer.attention.softmax import Partial, SoftmaxAttention, attend_partly, merge
 

@@ -6,7 +6,7 @@ from keras import ops
 from keras_transformer import masks
 from keras_transformer.attention import slots
 from keras_transformer.attention.mechanism import Mechanism
-from keras_transformer.attention.patterns import check_positive
+from keras_transformer.attention.options import check_positive
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -4,7 +4,8 @@ import keras
 from keras import ops
 
 from keras_transformer import masks
-from keras_transformer.attention.patterns import PatternAttention, check_positive
+from keras_transformer.attention.options import check_positive
+from keras_transformer.attention.patterns import PatternAttention
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -11,7 +11,7 @@ from keras_transformer.attention.features import (
     TrigonometricFeatures,
 )
 from keras_transformer.attention.mechanism import Mechanism
-from keras_transformer.attention.patterns import check_positive
+from keras_transformer.attention.options import check_positive
 
 CHUNK = 64  # places whose weights are computed at once by causal attention
 

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_transformer import masks
 from keras_transformer.attention import blocks
+from keras_transformer.attention.options import check_positive
 from keras_transformer.attention.softmax import Partial, SoftmaxAttention, attend_partly, merge
 
 
@@ -263,11 +264,3 @@ class StridedAttention(PatternAttention):
 def extent(window, causal):
     """How far a window reaches back and ahead of a place."""
     return (window - 1, 0) if causal else (window // 2, window // 2)
-
-
-def check_positive(name, value, kinds=int):
-    """The value of an option that has to be a positive number, by default a whole one."""
-    if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
-        whole = " whole" if kinds is int else ""
-        raise ValueError(f"{name}={value!r} has to be a positive{whole} number.")
-    return value

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer import masks
 from keras_transformer.attention import blocks
-from keras_transformer.attention.patterns import check_positive
+from keras_transformer.attention.options import check_positive
 from keras_transformer.attention.softmax import SoftmaxAttention, attend_partly, merge
 
 ROUNDS = 8  # of normalising rows and columns; the paper uses 5 to 20

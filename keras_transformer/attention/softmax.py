@@ -9,6 +9,7 @@ from keras_transformer import masks
 from keras_transformer.attention import blocks, slots
 from keras_transformer.attention.bias import BIASES
 from keras_transformer.attention.mechanism import Mechanism
+from keras_transformer.attention.options import choose
 from keras_transformer.attention.scores import SCORES
 
 
@@ -162,10 +163,3 @@ class SoftmaxAttention(Mechanism):
         if self.bias is not None:
             query = self.bias.of_content(query)
         return self.score.of_query(query)
-
-
-def choose(table, what, name):
-    """The row of a table; a name that it has not is refused."""
-    if name not in table:
-        raise ValueError(f"{what}={name!r} is not known: choose {', '.join(map(repr, table))}.")
-    return table[name]

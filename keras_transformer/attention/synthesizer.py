@@ -5,9 +5,9 @@ from keras import ops
 
 from keras_transformer import masks
 from keras_transformer.attention import slots
-from keras_transformer.attention.patterns import check_positive
+from keras_transformer.attention.options import check_positive, choose
 from keras_transformer.attention.scores import per_head
-from keras_transformer.attention.softmax import SoftmaxAttention, choose, softmax
+from keras_transformer.attention.softmax import SoftmaxAttention, softmax
 
 KINDS = {"dense": ("query", "value"), "random": ("value",)}
 

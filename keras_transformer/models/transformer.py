@@ -166,7 +166,8 @@ class Transformer(keras.Model):
             if mechanism.longest is not None and mechanism.longest < config.max_length:
                 raise ValueError(
                     f"A head can look at {mechanism.longest} places, but the model has max_length="
-                    f"{config.max_length}. Give the head's mechanism a larger max_length."
+                    f"{config.max_length}. Lower it, or give the mechanism a larger one, if "
+                    "it has that option."
                 )
         if config.copy_words:
             self.check_alignment("copy_words")
