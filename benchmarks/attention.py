@@ -173,10 +173,10 @@ def memory(name):
 def measure_recall(spec, length, steps):
     """The share of right answers after training, speed and memory."""
     import keras
-    import tensorflow as tf
 
     from keras_transformer import Encoder, EncoderLayer, SinusoidalPositions, TokenEmbedding
 
+    keras.utils.clear_session()
     keras.utils.set_random_seed(1)
     keys, values = (keras.Input((length,), dtype="int32") for _ in range(2))
     x = keras.layers.add(
@@ -209,7 +209,6 @@ def measure_recall(spec, length, steps):
     cost = time_and_memory(lambda: model.train_on_batch(*first))
     model.fit(training, steps_per_epoch=steps, verbose=0)
     accuracy = model.evaluate(batches(2), steps=16, verbose=0)[1]
-    tf.keras.backend.clear_session()
     return cost | {"accuracy": accuracy}
 
 
@@ -231,8 +230,8 @@ def styles(specs):
         members[family] = members.get(family, -1) + 1
         found[spec] = {
             "color": color,
-            "marker": "os^DvP*X"[members[family] % 8],
-            "linestyle": "-:"[members[family] // 8],
+            "marker": "os^DvP*Xhp<>"[members[family]],
+            "linestyle": "-",
         }
     return found
 
@@ -265,18 +264,18 @@ def report_cost(results, lengths):
         power = exponent(by_length)
         shown = "" if power is None else f"{power:.2f}"
         cells = [
-            f"{1000 * by_length[n]['seconds']:.1f} ms, {by_length[n]['mib']:,.0f} MiB"
+            f"{1000 * by_length[n]['seconds']:.1f} ms, {max(by_length[n]['mib'], 1):,.0f} MiB"
             if n in by_length
             else ""
             for n in lengths
         ]
         lines.append(f"| `{spec}` | " + " | ".join(cells) + f" | {shown} |")
         for axis, name in zip(axes, ("seconds", "mib"), strict=True):
-            # Below a tenth of a MiB there is only noise.
-            numbers = [max(by_length[n][name], 0.1 if name == "mib" else 0) for n in by_length]
+            # Below a MiB there is only noise.
+            numbers = [max(by_length[n][name], 1 if name == "mib" else 0) for n in by_length]
             label = f"{spec}  N^{shown}" if shown else spec
             axis.loglog(list(by_length), numbers, label=label, markersize=5, **style_of[spec])
-    titles = ("seconds, forward and backward", "peak memory, MiB")
+    titles = ("seconds, forward and backward", "peak memory, MiB (1: that or less)")
     for axis, title in zip(axes, titles, strict=True):
         axis.set_title(title)
         axis.set_xlabel("N")

@@ -25,6 +25,7 @@ import urllib.request
 from pathlib import Path
 
 from decode import make_model, make_words  # beside this file
+from keras_transformer_server.process import ServerProcess
 from machine import machine  # beside this file
 
 CLIENTS = 64
@@ -94,17 +95,8 @@ def report(parsed, best):
 @contextlib.contextmanager
 def serving(directory, *flags):
     """A server; yields its two ports."""
-    command = [sys.executable, "-m", "keras_transformer_cli", "serve", directory, *flags]
-    process = subprocess.Popen(
-        [*command, "--port", "0", "--rest-port", "0", "--replicas", str(REPLICAS)],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    try:
-        ready = process.stdout.readline()
-        yield [int(port) for port in re.search(r"port (\d+).*port (\d+)", ready).groups()]
-    finally:
-        process.terminate()
-        process.wait()
+    with ServerProcess(directory, "--replicas", REPLICAS, *flags) as server:
+        yield server.port, server.rest_port
 
 
 @contextlib.contextmanager

@@ -6,10 +6,12 @@
     python benchmarks/train.py [--sizes tiny small] [--rounds 3] [--output benchmarks/train.md]
 
 A batch has 448 pairs of 18 tokens a side, of a vocabulary of 10,000, all embeddings shared, dropout
-0.3, label smoothing 0.1 (KerasHub: none, Keras has none for integer labels), Adam (PyTorch's fused
-one). Ours is what `keras-transformer train` runs. The engines take turns, and the best round of
-each counts. The share of the peak is that of the floating-point operations that the matrix products
-of a step need, of what the machine does in a large matrix product.
+0.3 on embeddings and sublayers (KerasHub's layers also drop attention weights, by the same rate),
+label smoothing 0.1 (KerasHub: none, Keras has none for integer labels), Adam (PyTorch's fused one).
+Ours is what `keras-transformer train` runs; also compiled by XLA, and with Muon. The engines take
+turns, and the best round of each counts. The share of the peak is that of the floating-point
+operations that the matrix products of a step need, of what the machine does in a large matrix
+product.
 """
 
 import argparse
@@ -30,6 +32,8 @@ TORCH = Path(__file__).parent / ".venv" / "bin" / "python"
 OURS = "keras_transformer"
 ENGINES = {
     OURS: sys.executable,
+    f"{OURS}, XLA": sys.executable,
+    f"{OURS}, Muon": sys.executable,
     "PyTorch": TORCH,
     "torch.compile": TORCH,
     "KerasHub": sys.executable,
@@ -47,6 +51,7 @@ def main():
     if parsed.worker:
         work(*parsed.worker)
         return
+    check_engines()
     lines = [
         "| size | engine | ms a step | target tokens/s | ours is | share of the peak |",
         "|---|---|--:|--:|--:|--:|",
@@ -61,6 +66,15 @@ def main():
         # PyTorch is in an environment of its own, at the version above.
         lines += ["", machine("tensorflow", "keras", "keras-hub") + " torch 2.13.0."]
         Path(parsed.output).write_text("\n".join(lines) + "\n")
+
+
+def check_engines():
+    """Refuses to begin without the others, and tells how to get them."""
+    for python, package in ((TORCH, "torch"), (sys.executable, "keras_hub")):
+        look = f"import importlib.util as util, sys; sys.exit(not util.find_spec({package!r}))"
+        if not Path(python).exists() or subprocess.call([python, "-c", look]):
+            install = "\n".join(__doc__.split("\n")[2:5])
+            sys.exit(f"{package} is not there. Install what is measured beside us:\n{install}")
 
 
 def compare(size, rounds, steps, peak):
@@ -116,8 +130,13 @@ def measure_peak():
 
 def work(engine, size):
     """Measures as many steps as each line asks for."""
-    makers = {OURS: keras_steps, "KerasHub": keras_hub_steps}
-    run = makers.get(engine, torch_steps)(SIZES[size], compiled=engine == "torch.compile")
+    package, _, form = engine.partition(", ")
+    if package == OURS:
+        run = keras_steps(SIZES[size], form)
+    elif package == "KerasHub":
+        run = keras_hub_steps(SIZES[size])
+    else:
+        run = torch_steps(SIZES[size], compiled=package == "torch.compile")
     for line in sys.stdin:
         steps = int(line)
         began = time.perf_counter()
@@ -132,8 +151,8 @@ def make_batch():
     return [random.integers(4, VOCABULARY, (PAIRS, LENGTH)).astype("int32") for _ in range(3)]
 
 
-def keras_steps(size, compiled):
-    from keras_transformer.config import ModelConfig, RunConfig
+def keras_steps(size, form):
+    from keras_transformer.config import ModelConfig, RunConfig, TrainingConfig
     from keras_transformer.training.memory import keep_freed_memory
     from keras_transformer.training.preparation import compile_objective
 
@@ -145,10 +164,13 @@ def keras_steps(size, compiled):
     )  # fmt: skip
     source, target, labels = make_batch()
     data = {"source": source, "target": target, "labels": labels}
-    return fit_steps(compile_objective(RunConfig(config)), data)
+    training = TrainingConfig(
+        jit_compile=form == "XLA", optimizer="muon" if form == "Muon" else "adam"
+    )
+    return fit_steps(compile_objective(RunConfig(config, training=training)), data)
 
 
-def keras_hub_steps(size, compiled):
+def keras_hub_steps(size):
     import keras
     import keras_hub
 
@@ -198,6 +220,11 @@ def torch_steps(size, compiled):
             self.transformer = nn.Transformer(
                 d_model, num_heads, layers, layers, d_ff, DROPOUT, batch_first=True
             )
+            for layer in [*self.transformer.encoder.layers, *self.transformer.decoder.layers]:
+                layer.dropout.p = 0.0  # inside the feed-forward network
+                layer.self_attn.dropout = 0.0
+            for layer in self.transformer.decoder.layers:
+                layer.multihead_attn.dropout = 0.0
             place = torch.arange(LENGTH)[:, None] / 10000 ** (torch.arange(0, d_model, 2) / d_model)
             table = torch.stack([place.sin(), place.cos()], dim=-1).flatten(1)
             self.register_buffer("positions", table)

@@ -10,12 +10,13 @@ from keras import ops
 from matplotlib.figure import Figure
 
 from keras_transformer.attention import MECHANISMS
+from keras_transformer.attention.bucketed import BucketedAttention
 from keras_transformer.attention.spec import parse_heads
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "attention.md"
 COMMON = {"self", "num_heads", "head_dim", "causal", "dropout", "kwargs"}  # no options of a spec
-N, SIZE = 24, 16
+N, SIZE, HEADS = 24, 16, 8
 # What is drawn: small enough that the pattern can be seen at N places.
 DRAWN = {
     "dot": ["dot", "dot(bias='alibi')", "dot(bias='t5')", "dot(bias='shaw')", "dot(bias='xl')"],
@@ -37,6 +38,8 @@ DRAWN = {
     "aft": ["aft(kind='simple')", "aft(kind='local', window=6)", "aft(kind='full', max_length=24)"],
     "gmlp": ["gmlp(max_length=24)"],
 }  # fmt: skip
+# Mechanisms whose learned weights begin so small that nothing could be seen of them.
+SMALL_AT_FIRST = ("dot(bias", "aft", "global_tokens")
 # What benchmarks/attention.py writes.
 MEASURED = [
     ("Time and memory by length", "attention_cost.png", "attention"),
@@ -61,7 +64,9 @@ step by step equals the whole, the same numbers as a plain loop written from the
 
 This page is made by `make docs` from the mechanisms' own docstrings, and each picture by the
 mechanism: a row is a place that looks, a column a place that is looked at, of {n} places of random
-vectors; the darker, the larger the weight (red where it is negative).
+vectors, in the first of {heads} heads; the darker, the larger the weight (red where it is
+negative). Learned weights that begin near zero are drawn larger, so that it can be seen what they
+do.
 
 {measured}| name | encoder | decoder | cross | cost | picture |
 |---|---|---|---|---|---|
@@ -87,9 +92,9 @@ def page():
         cost = " ".join(cost.split())
         made = [make(spec) for spec in specs]
         uses = [
-            "yes" if all(flags) else "some" if any(flags) else ""
-            for flags in (
-                [getattr(one, use) for one in made]
+            "yes" if able == specs else ", ".join(f"`{spec}`" for spec in able)
+            for able in (
+                [spec for spec, one in zip(specs, made, strict=True) if getattr(one, use)]
                 for use in ("can_encode", "can_be_causal", "can_cross")
             )
         ]
@@ -101,15 +106,17 @@ def page():
         for title, file, table in MEASURED
         if (DOCS / file).exists()
     )
-    opening = OPENING.format(n=N, measured=measured)
+    opening = OPENING.format(n=N, heads=HEADS, measured=measured)
     return opening + "\n".join(rows) + "\n\n" + "\n\n".join(sections) + "\n"
 
 
 def prose(mechanism):
     """What a docstring says, and the options that a spec may give."""
-    body = re.split(r"\n(?:Args|Example):", inspect.cleandoc(mechanism.__doc__))[0].strip()
+    body = text(mechanism)
     told = {}
     for each in reversed(mechanism.__mro__):  # an option may be told by a class above
+        if issubclass(each, BucketedAttention) and each is not mechanism:
+            body += "\n\n" + text(each).partition("\n\n")[2]  # without its first line
         told |= arguments(
             inspect.cleandoc(each.__doc__ or "").replace("DotProductAttention", "dot")
         )
@@ -119,6 +126,11 @@ def prose(mechanism):
         if name not in COMMON
     ]
     return "\n\n".join([body, "\n".join(options)]).strip()
+
+
+def text(mechanism):
+    """What a docstring says before its arguments."""
+    return re.split(r"\n(?:Args|Example):", inspect.cleandoc(mechanism.__doc__))[0].strip()
 
 
 def arguments(doc):
@@ -137,14 +149,18 @@ def gallery(pictures):
 
 def make(spec, causal=False):
     (group,) = parse_heads(spec, 1)
-    return MECHANISMS[group.name](1, SIZE, causal=causal, **group.options)
+    return MECHANISMS[group.name](HEADS, SIZE, causal=causal, **group.options)
 
 
 def weights(spec, causal):
     """The attention scores [N, N] of random vectors."""
     keras.utils.set_random_seed(7)
     mechanism = make(spec, causal)
-    query, key, value = (keras.random.normal((1, 1, N, SIZE)) for _ in range(3))
+    query, key, value = (keras.random.normal((1, HEADS, N, SIZE)) for _ in range(3))
+    mechanism.build(query.shape, key.shape, value.shape)
+    if spec.startswith(SMALL_AT_FIRST):
+        for weight in mechanism.trainable_variables:
+            weight.assign(0.6 / np.std(weight) * weight)
     if "key" not in mechanism.projections:
         key = query
     _, scores = mechanism(query, key, value, return_attention_scores=True)

@@ -52,6 +52,7 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not valid TOML: {error}.") from None
     overridden = dict(_override(tables, override) for override in overrides)
+    _replace_files(tables.get("data"), overridden)
 
     def place(table: str, key: str | None = None) -> str:
         return overridden.get((table, key)) or _place_in_file(path, text, table, key)
@@ -143,6 +144,17 @@ def _override(tables, text):
         raise InputError(f"override {text!r}: unknown table {table}. {suggest(table, TABLES)}")
     tables[table][field] = value
     return (table, field), f"override {text!r}"
+
+
+def _replace_files(data, overridden):
+    """One TSV file, as an override, stands for the file's two; two files stand for its one."""
+    for split in ("train", "validation"):
+        one, two = [split], [f"{split}_source", f"{split}_target"]
+        for given, instead in ((one, two), (two, one)):
+            if any(("data", name) in overridden for name in given):
+                for name in instead:
+                    if ("data", name) not in overridden:
+                        data.pop(name, None)
 
 
 def _place_in_file(path, text, table, key):

@@ -1,6 +1,5 @@
 """The whole job on embedded data: corpus, vocabulary, training, scores, a picture, a server."""
 
-import re
 import subprocess
 import sys
 import time
@@ -8,11 +7,11 @@ from importlib import resources
 from pathlib import Path
 
 from keras_transformer_client import Client
+from keras_transformer_server.process import ServerProcess
 
 from keras_transformer.config_file import read_config
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.dates import write_dates
-from keras_transformer.errors import InputError
 from keras_transformer.evaluation import score
 from keras_transformer.exporting.saved_model import export
 from keras_transformer.generation.translate import Translator
@@ -80,21 +79,8 @@ def _translate_elsewhere(exported, path):
 
 def _ask_a_server(exported, lines):
     """Pairs of lines and what a server on a free port of this machine says of them."""
-    command = [sys.executable, "-m", "keras_transformer_cli", "serve", exported, "--name", "dates"]
-    log = exported.with_name("server.log")
     with (
-        log.open("w") as errors,
-        subprocess.Popen(
-            [*command, "--port", "0", "--rest-port", "-1"],
-            stdout=subprocess.PIPE, stderr=errors, text=True,
-        ) as server,
-    ):  # fmt: skip
-        try:
-            ready = re.search(r"gRPC on port (\d+)", server.stdout.readline())
-            if not ready:
-                raise InputError(f"The server did not start; {log} says why.")
-            port = ready[1]
-            with Client(f"127.0.0.1:{port}", model="dates") as client:
-                return list(zip(lines, client.translate(lines), strict=True))
-        finally:
-            server.terminate()
+        ServerProcess(exported, "--name", "dates") as server,
+        Client(server.address, model="dates") as client,
+    ):
+        return list(zip(lines, client.translate(lines), strict=True))

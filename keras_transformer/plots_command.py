@@ -146,7 +146,13 @@ def _schedule(parsed):
     if batches is not None:
         steps = max(round(training.epochs * batches / training.accumulate_batches), 1)
     title = f"{training.epochs} epochs" if batches else f"{WARMUPS} times the warm-up"
-    plot_schedule(path, make_schedule(config, batches), steps, f"{title}: {steps:,} updates")
+    schedule = make_schedule(config, batches)
+    plot_schedule(
+        path,
+        lambda updates: schedule((updates + 1) * training.accumulate_batches - 1),
+        steps,
+        f"{title}: {steps:,} updates",
+    )
     print(path)
 
 

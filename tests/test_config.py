@@ -83,6 +83,18 @@ def test_the_line_of_a_mistake_is_named(config):
         config("[model]\n\n[dada]\n")
 
 
+def test_an_override_of_the_files_stands_for_all_of_them(config):
+    two = '[data]\ntrain_source = "a"\ntrain_target = "b"\n'
+    assert config(two, "data.train=pairs.tsv").data.files("train") == ("pairs.tsv",)
+    one = '[data]\ntrain = "pairs.tsv"\n'
+    files = config(one, "data.train_source=a", "data.train_target=b").data.files("train")
+    assert files == ("a", "b")
+    with pytest.raises(InputError, match="give either"):
+        config(one, "data.train_source=a")
+    with pytest.raises(InputError, match="give either"):
+        config(two, "data.train=pairs.tsv", "data.train_source=a")
+
+
 def test_a_mistake_in_an_override_is_not_blamed_on_the_file(config):
     with pytest.raises(InputError, match=r"^override 'training.epoch=3': unknown key"):
         config("[training]\nepochs = 1\n", "training.epoch=3")

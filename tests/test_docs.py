@@ -128,12 +128,25 @@ def test_toml_is_a_run_or_the_settings_of_a_server(code):
         Settings(**tables)
 
 
-@pytest.mark.parametrize("name", ["write_configuration", "draw_attention"])
-def test_pages_are_what_make_docs_writes(name):
+def script(name):
+    """A script of docs/, as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert script.PAGE.read_text("utf-8") == script.page(), "run make docs"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["write_configuration", "draw_attention", "draw_notebooks"])
+def test_pages_are_what_their_scripts_write(name):
+    made = script(name)
+    assert made.PAGE.read_text("utf-8") == made.page(), "run make docs, or make pictures"
+
+
+def test_the_pictures_of_notebooks_are_drawn_by_cells_that_there_are():
+    for name, kept in script("draw_notebooks").PICTURES.items():
+        notebook = json.loads((ROOT / "colab" / f"{name}.ipynb").read_text("utf-8"))
+        cells = {cell["id"] for cell in notebook["cells"] if cell["cell_type"] == "code"}
+        assert kept.keys() <= cells, name
 
 
 def test_every_setting_of_the_server_is_on_its_page():

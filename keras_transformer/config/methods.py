@@ -5,7 +5,7 @@ import dataclasses
 from keras_transformer.config.checks import check, check_choice
 
 TARGET_INPUTS = ("gold", "sequential", "two_pass", "parallel", "free_running")
-DECAYS = ("linear", "exponential", "inverse_sigmoid")
+DECAYS = {"linear": 1.0, "exponential": 0.9999, "inverse_sigmoid": 2000.0}  # with their k
 GUIDANCES = ("diagonal", "alignments")
 REGULARIZED = ("both", "source", "target")
 
@@ -24,7 +24,9 @@ class MethodsConfig:
             several times ("parallel", Duckworth et al. 2019); or nothing else ("free_running").
         sampling_decay: how the probability of the gold token falls with the batches i seen:
             "linear" k - c i, "exponential" k^i, or "inverse_sigmoid" k / (k + exp(i / k)).
-        sampling_k, sampling_c: k and c.
+        sampling_k: k; left out, 1 for "linear", 0.9999 for "exponential", 2000 for
+            "inverse_sigmoid".
+        sampling_c: c.
         sampling_floor: what it does not fall below.
         sampling_passes: passes before the last one, of "parallel".
         guided_attention: weight of a loss that tells the cross-attention where to look; 0 for none.
@@ -49,7 +51,7 @@ class MethodsConfig:
     r_drop_after: int = 0
     target_input: str = "gold"
     sampling_decay: str = "linear"
-    sampling_k: float = 1.0
+    sampling_k: float | None = None
     sampling_c: float = 1e-4
     sampling_floor: float = 0.0
     sampling_passes: int = 2
@@ -67,13 +69,19 @@ class MethodsConfig:
         )  # fmt: skip
         for name in names:
             check(self, name, "at least 0", lambda value: value >= 0)
-        for name in ("sampling_k", "sampling_passes", "guidance_width"):
+        for name in ("sampling_passes", "guidance_width"):
             check(self, name, "a positive number", lambda value: value > 0)
         for name in ("source_word_dropout", "target_word_dropout", "sampling_floor"):
             check(self, name, "at least 0 and below 1", lambda value: 0 <= value < 1)
         check_choice(self, "target_input", TARGET_INPUTS)
         check_choice(self, "sampling_decay", DECAYS)
+        check(self, "sampling_k", "a positive number", lambda value: value is None or value > 0)
         check_choice(self, "guidance", GUIDANCES)
         check_choice(self, "regularized", REGULARIZED)
         if self.sampling_decay == "exponential":
-            check(self, "sampling_k", "at most 1, for k^i to fall", lambda value: value <= 1)
+            check(self, "sampling_k", "below 1, for k^i to fall", lambda k: k is None or k < 1)
+
+    @property
+    def decay_k(self) -> float:
+        """k of the decay."""
+        return DECAYS[self.sampling_decay] if self.sampling_k is None else self.sampling_k

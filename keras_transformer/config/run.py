@@ -48,9 +48,27 @@ class RunConfig:
                 "subword_regularization",
                 f" needs a bpe or unigram vocabulary; tokenizer.kind is {self.tokenizer.kind!r}.",
             )
+        if self.methods.r_drop and self.methods.r_drop_after >= self.training.epochs:
+            raise FieldError(
+                self.methods,
+                "r_drop_after",
+                f" is {self.methods.r_drop_after}, and training.epochs={self.training.epochs}: "
+                "R-Drop would never begin.",
+            )
         if self.guided_by_alignments and self.data.train_alignments is None:
             raise FieldError(
                 self.methods, "guidance", " is 'alignments': give data.train_alignments."
+            )
+        if (
+            self.guided_by_alignments
+            and self.tokenizer.kind == "word"
+            and not self.model.copy_words
+        ):
+            raise FieldError(
+                self.methods,
+                "guidance",
+                " is 'alignments', but a word vocabulary makes one token of unknown words in a "
+                "row: set model.copy_words, or another tokenizer.kind.",
             )
 
     @property

@@ -16,7 +16,8 @@ class TrainingConfig:
 
     Args:
         epochs: passes over the training data.
-        max_minutes: training ends before it, after a whole epoch; 0 for all epochs.
+        max_minutes: training ends before it, after a whole epoch and with its cool-down, which
+            begins earlier where there is no time for all epochs; 0 for all epochs.
         seed: decides initial weights, dropout and the order of the data.
         start_from: another run, whose vocabulary and weights this one begins with (fine-tuning).
         warmup_steps: updates until the learning rate's peak.
@@ -99,6 +100,12 @@ class TrainingConfig:
         check(self, "peak_learning_rate", "a positive number", lambda v: v is None or v > 0)
         check_choice(self, "precision", PRECISIONS)
 
+        if self.cooldown_epochs > self.epochs:
+            raise FieldError(
+                self,
+                "cooldown_epochs",
+                f" is {self.cooldown_epochs}, more than training.epochs={self.epochs}: set both.",
+            )
         if 0 < self.patience < self.bleu_epochs:
             raise FieldError(
                 self,

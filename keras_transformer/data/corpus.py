@@ -69,16 +69,24 @@ def read_pairs(files: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 def check_alignments(path: str, files: tuple[str, ...]) -> None:
     """Fails if a file does not hold word alignments of the pairs, "0-0 1-2" each."""
-    number = 0
-    for number, line in enumerate(read_lines(path), start=1):
+    lines = sum(1 for _ in read_lines(path))
+    pairs = sum(1 for _ in read_pairs(files))
+    if lines != pairs:
+        raise InputError(
+            f"{path} has {lines} lines, {' and '.join(files)} {pairs}: line N must align pair N."
+        )
+    both = zip(read_lines(path), read_pairs(files), strict=True)
+    for number, (line, pair) in enumerate(both, start=1):
+        words = [len(side.split()) for side in pair]
         for link in line.split():
-            if not re.fullmatch(r"\d+-\d+", link):
+            numbers = re.fullmatch(r"(\d+)-(\d+)", link)
+            if not numbers:
                 raise InputError(
                     f"{path}, line {number}: {link!r} is no link of a source word to a target "
                     "word; expected such as 0-0 1-2, words counted from 0."
                 )
-    pairs = sum(1 for _ in read_pairs(files))
-    if number != pairs:
-        raise InputError(
-            f"{path} has {number} lines, {' and '.join(files)} {pairs}: line N must align pair N."
-        )
+            if any(int(one) >= count for one, count in zip(numbers.groups(), words, strict=True)):
+                raise InputError(
+                    f"{path}, line {number}: {link!r} is beyond the {words[0]} words of the source "
+                    f"or the {words[1]} of the target; words are counted from 0."
+                )

@@ -86,6 +86,8 @@ def plot_attention(
         axes.set_title(title, fontsize=POINTS + 2, loc="left")
         axes.set_ylabel(writes, fontsize=POINTS)
         image = _draw_map(axes, weights, source, target, shades)
+        if inches(source, POINTS) <= cell:  # single characters stand upright
+            axes.tick_params(axis="x", rotation=0)
     bar = place(columns * width + 0.1, TITLE, 0.12, min(max(map_height, 1.0), 3.0))
     figure.colorbar(image, cax=bar).ax.tick_params(labelsize=POINTS)
     save(figure, path)

@@ -67,8 +67,9 @@ def plot_tree(
     figure = Figure(figsize=(size_x, size_y))
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, size_x), ylim=(size_y, 0))
     axes.set_axis_off()
-    axes.text(MARGIN, MARGIN, _describe(tree, nodes, steps, width), fontsize=9, va="top")
     kinds = _kinds(nodes, tree)
+    above = _describe(tree, nodes, steps, width, "dropped" in kinds.values())
+    axes.text(MARGIN, MARGIN, above, fontsize=9, va="top")
     lanes[()] = 0  # where all begin, which is no box
     axes.plot(MARGIN, HEAD + LANE / 2, "o", color=STYLES["best"]["edge"], zorder=2)
     for ids, node in nodes.items():
@@ -95,7 +96,7 @@ def _draw_box(axes, node, label, left, width, style):
         axes.text(x + width + 0.06, y, f"score\n{node.score:.2f}", fontsize=6, **bold)
 
 
-def _describe(tree, nodes, steps, width):
+def _describe(tree, nodes, steps, width, dropped):
     """The lines above."""
     drawn = []
     if len(tree.places) > steps:
@@ -104,7 +105,8 @@ def _describe(tree, nodes, steps, width):
         drawn.append(f"the {width} best of each step")
     return (
         "Each box is a hypothesis that the search has kept: its last token, and log P of it all.\n"
-        "Blue: the best. Grey: dropped on the way."
+        "Blue: the best."
+        + (" Grey: dropped on the way." if dropped else "")
         + (f" Drawn: {', '.join(drawn)}." if drawn else "")
     )
 

@@ -1,15 +1,19 @@
 """What a run does beside the updates of `model.fit`."""
 
 import contextlib
+import math
 import signal
 import time
 from pathlib import Path
 
 import keras
 
+from keras_transformer.errors import InputError
 from keras_transformer.plots import plot_curves
 from keras_transformer.training.checkpoint import Checkpoints
 from keras_transformer.training.log import read_log
+from keras_transformer.training.progress import Progress
+from keras_transformer.training.schedule import WarmupSchedule
 
 
 class Stopped(Exception):  # noqa: N818 - nothing is wrong
@@ -85,22 +89,30 @@ class Checkpointing(keras.callbacks.Callback):
         stopping = self.stop() is not None
         due = self.step % self.every == 0
         if stopping or due:
-            self._save(self.epoch, self.step, due=due)
+            self._save(self.epoch, self.step, logs, due=due)
         if stopping:
             raise Stopped
 
     def on_epoch_end(self, epoch, logs=None):
-        self._save(epoch + 1, 0)
+        self._save(epoch + 1, 0, logs)
         if self.stop() is not None and epoch + 1 < self.params["epochs"]:
             raise Stopped
 
-    def _save(self, epoch, step, due=True):
+    def _save(self, epoch, step, logs, due=True):
+        if not math.isfinite(logs["loss"]):
+            raise InputError(
+                f"The loss of epoch {self.epoch + 1} is {logs['loss']}: training has diverged. "
+                "Lower training.peak_learning_rate, or set training.clip_norm=1, and train into "
+                "another run directory."
+            )
         self.checkpoints.save(self.model, epoch=epoch, step=step, steps=self.steps, due=due)
         # Only to go on from: an average is to be that of a run that was never stopped. With batches
         # that accumulate, the new checkpoint may have the old one's number and be in its place.
         if self.extra is not None and self.extra != self.checkpoints.last():
             self.extra.unlink(missing_ok=True)
         self.extra = None
+        if due:
+            self.checkpoints.drop_old()
 
 
 class Curves(keras.callbacks.Callback):
@@ -121,24 +133,37 @@ class Curves(keras.callbacks.Callback):
 
 
 class TimeLimit(keras.callbacks.Callback):
-    """Ends a training when another epoch as long as the last would not be done in time.
+    """Has a training done in time, its cool-down included.
+
+    After each epoch it looks anew how many epochs there is time for.
 
     Args:
         minutes: from now on.
+        progress: what tells the number of epochs.
+        schedule: the learning rate, whose cool-down ends with the last of them.
         say: called with a line for people.
     """
 
-    def __init__(self, minutes: float, say=print):
+    def __init__(self, minutes: float, progress: Progress, schedule: WarmupSchedule, say=print):
         super().__init__()
-        self.minutes = minutes
+        self.seconds = 60 * minutes
+        self.progress = progress
+        self.schedule = schedule
         self.say = say
-        self.began = time.monotonic()
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch_began = time.monotonic()
+        self.epochs = progress.epochs
+        self.total_steps = schedule.cooldown_steps and int(schedule.total_steps)
+        self.ends = [time.monotonic()]  # of the epochs so far
 
     def on_epoch_end(self, epoch, logs=None):
-        now = time.monotonic()
-        if now - self.began + now - self.epoch_began > 60 * self.minutes:
-            self.say(f"no time for another epoch in {self.minutes:g} minutes: training stops")
+        self.ends.append(time.monotonic())
+        elapsed = self.ends[-1] - self.ends[0]
+        # R-Drop, begun late, makes epochs longer; translating the validation data some of them.
+        one = max(elapsed / (len(self.ends) - 1), self.ends[-1] - self.ends[-2])
+        epochs = min(self.epochs, epoch + 1 + max(int((self.seconds - elapsed) / one), 0))
+        self.progress.epochs = epochs
+        if self.total_steps:
+            self.schedule.total_steps.assign(round(self.total_steps * epochs / self.epochs))
+        if epochs == epoch + 1 < self.epochs:
+            minutes = self.seconds / 60
+            self.say(f"no time for another epoch in {minutes:g} minutes: training stops")
             self.model.stop_training = True

@@ -34,7 +34,7 @@ class Checkpoints:
 
     Args:
         directory: where they are; made when the first one is written.
-        keep: how many of them to keep.
+        keep: how many of them `drop_old` leaves.
     """
 
     def __init__(self, directory: str | Path, keep: int = 3):
@@ -57,6 +57,9 @@ class Checkpoints:
         updates = int(ops.convert_to_numpy(objective.optimizer.iterations))
         path = self.directory / f"step-{updates:08d}.npz"
         write_atomically(path, lambda part: np.savez(part, **arrays))
+
+    def drop_old(self) -> None:
+        """Deletes all but the newest checkpoints."""
         for old in self.paths()[: -self.keep]:
             old.unlink()
 
@@ -72,14 +75,19 @@ class Checkpoints:
         return self.directory / "best.npz"
 
     def average(self, model: Transformer, count: int) -> list[Path]:
-        """Sets the weights to the mean of the last `count` checkpoints; returns those."""
+        """Sets the weights to the mean of the last `count` checkpoints; returns those.
+
+        What is not trained, such as the random features of some attention, is the last one's.
+        """
         paths = self.paths()[-count:]
-        sums = None
+        weights = model.trainable_variables
+        sums = [0.0] * len(weights)
         for path in paths:
             self.restore_weights(model, path)
-            weights = [np.array(weight, "float64") for weight in model.get_weights()]
-            sums = weights if sums is None else list(map(np.add, sums, weights))
-        model.set_weights([each / len(paths) for each in sums])
+            values = [ops.convert_to_numpy(weight).astype("float64") for weight in weights]
+            sums = list(map(np.add, sums, values))
+        for weight, total in zip(weights, sums, strict=True):
+            weight.assign(total / len(paths))
         return paths
 
     def position(self, path: Path) -> dict[str, int]:

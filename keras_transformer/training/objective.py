@@ -68,8 +68,9 @@ class Objective(keras.Model):
             transformer.check_alignment("guided_attention")
         self.seed_generator = keras.random.SeedGenerator()
         self.batches = self.add_weight(name="batches", dtype="int32", trainable=False)
-        self.accuracy = keras.metrics.Mean("accuracy")
-        self.cross_entropy = keras.metrics.Mean("cross_entropy")
+        self.means = [
+            keras.metrics.Mean(name) for name in ("mean_loss", "accuracy", "cross_entropy")
+        ]
         self.built = True  # as the Transformer is
 
     def call(self, inputs, training=False):
@@ -122,12 +123,14 @@ class Objective(keras.Model):
         return y_pred["loss"]
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        for metric in (self.accuracy, self.cross_entropy):
-            metric.update_state(y_pred[metric.name], sample_weight=y_pred["tokens"])
+        values = y_pred | {"mean_loss": y_pred["loss"]}
+        for metric in self.means:
+            metric.update_state(values[metric.name], sample_weight=y_pred["tokens"])
         return self.get_metrics_result()
 
     def get_metrics_result(self):
         results = super().get_metrics_result()
+        results["loss"] = results.pop("mean_loss")  # Keras's own counts sentences, not tokens
         results["perplexity"] = ops.exp(results.pop("cross_entropy"))
         return results
 
@@ -175,7 +178,7 @@ class Objective(keras.Model):
         probability = gold_probability(
             self.batches,
             methods.sampling_decay,
-            methods.sampling_k,
+            methods.decay_k,
             methods.sampling_c,
             methods.sampling_floor,
         )

@@ -128,21 +128,16 @@ def find_position(checkpoints, last, batches):
     return position["epoch"], position["step"]
 
 
-def compile_objective(config: RunConfig, batches: int | None = None) -> Objective:
-    """The model of a run in its objective, compiled for `fit`.
-
-    Args:
-        config: of the run.
-        batches: how many an epoch has, which a cool-down has to know.
-    """
+def compile_objective(config: RunConfig, schedule: WarmupSchedule | None = None) -> Objective:
+    """The model of a run in its objective, compiled for `fit`, by the config's own schedule."""
     training = config.training
     try:
         model = Transformer(config.model, dtype=training.precision)
+        objective = Objective(model, training.label_smoothing, config.methods)
     except (TypeError, ValueError) as error:  # such as an option that a head's mechanism has not
         reason = " ".join(str(error).split())
         raise InputError(f"The config's [model] cannot be made: {reason}") from None
-    optimizer = make_optimizer(training, make_schedule(config, batches))
-    objective = Objective(model, training.label_smoothing, config.methods)
+    optimizer = make_optimizer(training, schedule or make_schedule(config))
     objective.compile(optimizer, jit_compile=training.jit_compile)
     # Its variables, which the first update would make: a checkpoint fills them before that.
     optimizer.build(model.trainable_variables)
@@ -150,7 +145,10 @@ def compile_objective(config: RunConfig, batches: int | None = None) -> Objectiv
 
 
 def make_optimizer(training, schedule):
-    """Adam, or Muon by the same schedule: its updates are as large (Liu et al. 2025)."""
+    """Adam, or Muon by the same schedule: its updates are as large (Liu et al. 2025).
+
+    Muon is for the matrices that the layers of the encoder and decoder multiply with.
+    """
     several = training.accumulate_batches > 1
     options = dict(
         epsilon=training.epsilon,
@@ -163,20 +161,27 @@ def make_optimizer(training, schedule):
     if training.optimizer == "adam":
         return keras.optimizers.Adam(schedule, *betas, **options)
     return keras.optimizers.Muon(
-        schedule, *betas, adam_weight_decay=None, weight_decay=None, exclude_layers=["position"],
-        **options,
+        schedule, *betas, adam_weight_decay=None, weight_decay=None,
+        exclude_layers=[r"^(?!.*(encoder|decoder)/layer_.*/kernel$)"], **options,
     )  # fmt: skip
 
 
 def make_schedule(config: RunConfig, batches: int | None = None) -> WarmupSchedule:
-    """The learning rate of a run, with `batches` as of `compile_objective`."""
+    """The learning rate of a run, by batches: Keras counts those, even where several are an update.
+
+    Args:
+        config: of the run.
+        batches: how many an epoch has, which a cool-down has to know.
+    """
     training, cooldown = config.training, {}
     if training.cooldown_epochs:
-        updates = batches / training.accumulate_batches  # of an epoch
         cooldown = dict(
-            cooldown_steps=round(training.cooldown_epochs * updates),
-            total_steps=round(training.epochs * updates),
+            cooldown_steps=training.cooldown_epochs * batches,
+            total_steps=training.epochs * batches,
         )
-    if training.peak_learning_rate is None:
-        return WarmupSchedule.of_paper(config.model.d_model, training.warmup_steps, **cooldown)
-    return WarmupSchedule(training.peak_learning_rate, training.warmup_steps, **cooldown)
+    peak = training.peak_learning_rate
+    if peak is None:
+        peak = WarmupSchedule.of_paper(
+            config.model.d_model, training.warmup_steps
+        ).peak_learning_rate
+    return WarmupSchedule(peak, training.warmup_steps * training.accumulate_batches, **cooldown)

@@ -1,5 +1,6 @@
 """How far a run is, how fast it goes and when it will be done."""
 
+import math
 import sys
 import time
 
@@ -67,7 +68,7 @@ class Progress(keras.callbacks.Callback):
         measures = [
             text.format(logs[name])
             for name, text in MEASURES.items()
-            if logs.get(name) is not None and logs[name] == logs[name]
+            if name in logs and not (name == "val_bleu" and math.isnan(logs[name]))
         ]
         seconds = now - self.epoch_began
         self.clear()

@@ -38,6 +38,7 @@ from keras_transformer.training.preparation import (
     find_position,
     find_tokenizer,
     make_batches,
+    make_schedule,
     with_vocabulary,
 )
 from keras_transformer.training.progress import Progress
@@ -67,7 +68,8 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
     tokenizer = find_tokenizer(config, run_dir, say)
     batches, validation = make_batches(config, tokenizer, say)
     config = with_vocabulary(config, tokenizer)
-    objective = compile_objective(config, batches.steps)
+    schedule = make_schedule(config, batches.steps)
+    objective = compile_objective(config, schedule)
     model = objective.transformer
     checkpoints = Checkpoints(run_dir / "checkpoints", _keep(config.training))
     last = checkpoints.last()
@@ -89,7 +91,7 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
             say(f"going on from epoch {epoch + 1}, batch {step + 1} of {batches.steps}")
         # From now on it is not what the run has learned.
         (run_dir / "model.keras").unlink(missing_ok=True)
-        beside = _callbacks(config, run_dir, tokenizer, batches, checkpoints, bleus, say)
+        beside = _callbacks(config, run_dir, tokenizer, batches, schedule, checkpoints, bleus, say)
         with asked_to_stop() as stop:
             # Last, so that a checkpoint of an epoch finds the epoch's line written.
             checkpointing = Checkpointing(
@@ -107,22 +109,23 @@ def _keep(training):
     return max(training.keep_checkpoints, averaged)
 
 
-def _callbacks(config, run_dir, tokenizer, batches, checkpoints, bleus, say):
+def _callbacks(config, run_dir, tokenizer, batches, schedule, checkpoints, bleus, say):
     """What watches a run, in the order that they depend on each other."""
     training, log = config.training, run_dir / "log.csv"
+    progress = Progress(training.epochs, batches.steps, batches.tokens, say)
     callbacks = []
     files = config.data.files("validation")
     if files and training.bleu_epochs:
         # First, because it adds to what the others log.
         pairs = list(islice(read_pairs(files), training.bleu_pairs))
-        callbacks.append(Validation(pairs, tokenizer, training, checkpoints, bleus, say))
+        callbacks.append(Validation(pairs, tokenizer, training, progress, checkpoints, bleus, say))
     if training.final_weights == "ema":
         callbacks.append(keras.callbacks.SwapEMAWeights())  # while validating
     if training.max_minutes:
-        callbacks.append(TimeLimit(training.max_minutes, say))
+        callbacks.append(TimeLimit(training.max_minutes, progress, schedule, say))
     return [
         *callbacks,
-        Progress(training.epochs, batches.steps, batches.tokens, say),
+        progress,
         Log(log),
         Curves(log, run_dir / "curves.png"),
         keras.callbacks.TensorBoard(run_dir / "tensorboard", write_graph=False),
@@ -161,6 +164,8 @@ def _finish(objective, checkpoints, config, say):
     checkpoints.restore(objective, checkpoints.last())
     if training.final_weights == "ema":
         objective.optimizer.finalize_variable_values(model.trainable_variables)
+    elif training.final_weights == "best" and not checkpoints.best.exists():
+        say("the model: the last weights, because there was no time for BLEU")
     elif training.final_weights == "best":
         say("the model: the weights with the best BLEU")
         checkpoints.restore_weights(model, checkpoints.best)

@@ -19,7 +19,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         peak_learning_rate: the highest learning rate, reached after the warm-up.
         warmup_steps: updates until then.
         cooldown_steps: updates of the cool-down.
-        total_steps: all updates of the training, at the end of which the cool-down ends.
+        total_steps: all updates of the training, at the end of which the cool-down ends. Of a
+            schedule with a cool-down it is a variable: it may change while a model trains.
 
     Example:
 
@@ -38,6 +39,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.warmup_steps = warmup_steps
         self.cooldown_steps = cooldown_steps
         self.total_steps = total_steps
+        if cooldown_steps:
+            self.total_steps = keras.Variable(total_steps, trainable=False, dtype="int32")
 
     @classmethod
     def of_paper(cls, d_model, warmup_steps=4000, **options):
@@ -49,7 +52,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         rise, fall = step / self.warmup_steps, ops.sqrt(self.warmup_steps / step)
         rate = self.peak_learning_rate * ops.minimum(rise, fall)
         if self.cooldown_steps:
-            left = self.total_steps - step + 1  # this update among them
+            # This update among them.
+            left = ops.cast(self.total_steps, "float32") - step + 1
             rate = rate * ops.clip(left / self.cooldown_steps, 0.0, 1.0)
         return rate
 
@@ -58,5 +62,5 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             "peak_learning_rate": self.peak_learning_rate,
             "warmup_steps": self.warmup_steps,
             "cooldown_steps": self.cooldown_steps,
-            "total_steps": self.total_steps,
+            "total_steps": int(self.total_steps) if self.cooldown_steps else self.total_steps,
         }

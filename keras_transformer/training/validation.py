@@ -10,6 +10,7 @@ from keras_transformer.evaluation import score
 from keras_transformer.generation.translate import Translator
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training.checkpoint import Checkpoints
+from keras_transformer.training.progress import Progress
 
 
 class Validation(keras.callbacks.Callback):
@@ -22,6 +23,7 @@ class Validation(keras.callbacks.Callback):
         pairs: sources and references.
         tokenizer: the model's.
         training: how often, and what depends on it.
+        progress: which epoch is the last.
         checkpoints: where the best weights go.
         bleus: the scores of the epochs before, of a run that is gone on with.
         say: called with lines for people.
@@ -32,6 +34,7 @@ class Validation(keras.callbacks.Callback):
         pairs: Sequence[tuple[str, str]],
         tokenizer: Tokenizer,
         training: TrainingConfig,
+        progress: Progress,
         checkpoints: Checkpoints,
         bleus: Sequence[float] = (),
         say=print,
@@ -40,6 +43,7 @@ class Validation(keras.callbacks.Callback):
         self.sources, self.references = map(list, zip(*pairs, strict=True))
         self.tokenizer = tokenizer
         self.training = training
+        self.progress = progress
         self.checkpoints = checkpoints
         self.bleus = list(bleus)
         self.say = say
@@ -48,7 +52,7 @@ class Validation(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         self.bleu = math.nan
         # The last epoch always has one: it might be the best.
-        every, last = self.training.bleu_epochs, self.training.epochs
+        every, last = self.training.bleu_epochs, self.progress.epochs
         self.due = (epoch + 1) % every == 0 or epoch + 1 == last
 
     def on_test_end(self, logs=None):

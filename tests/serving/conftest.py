@@ -1,29 +1,18 @@
 import contextlib
-import dataclasses
-import re
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import grpc
 import pytest
+from keras_transformer_server.process import ServerProcess
 from tensorflow_serving.apis import model_service_pb2_grpc, prediction_service_pb2_grpc
 
 
-@dataclasses.dataclass
-class Server:
-    """A server in a process of its own."""
+class Server(ServerProcess):
+    """A server in a process of its own, with what tests need of it."""
 
-    process: subprocess.Popen
-    port: int
-    rest_port: int | None
-    log: Path
-
-    @property
-    def address(self):
-        return f"127.0.0.1:{self.port}"
+    def __init__(self, directory, log, *flags):
+        super().__init__(directory, *flags, log=log)
+        self.log = log
 
     def url(self, path):
         return f"http://127.0.0.1:{self.rest_port}{path}"
@@ -33,33 +22,13 @@ class Server:
         with grpc.insecure_channel(self.address, **options) as channel:
             yield channel
 
-    def stop(self):
-        """Asks it to stop, and returns how it ended."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
+    def __exit__(self, *_):
+        self._end()  # whatever is in flight
 
 
-@contextlib.contextmanager
 def running(directory, log, *flags, port=0):
-    """Starts a server; ends it however the block is left."""
-    command = [sys.executable, "-m", "keras_transformer_cli", "serve", str(directory)]
-    with log.open("a") as file:
-        process = subprocess.Popen(
-            [*command, "--port", str(port), "--rest-port", "0", *map(str, flags)],
-            stdout=subprocess.PIPE,
-            stderr=file,
-            text=True,
-        )
-    try:
-        ready = process.stdout.readline()
-        found = re.search(r"gRPC on port (\d+)(?:, REST on port (\d+))?", ready)
-        assert found, f"{ready}{log.read_text()}"
-        yield Server(process, int(found[1]), found[2] and int(found[2]), log)
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        process.stdout.close()
+    """A server that ends however the block is left."""
+    return Server(directory, log, *flags, "--port", port)
 
 
 @pytest.fixture(scope="module")

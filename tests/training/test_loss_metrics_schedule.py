@@ -112,6 +112,19 @@ def test_a_cool_down_goes_to_zero_in_a_line_with_the_last_update():
         kt.WarmupSchedule(1e-3, 10, cooldown_steps=20)
 
 
+def test_the_end_of_a_cool_down_may_change_while_a_model_trains():
+    schedule = kt.WarmupSchedule(0.1, 1, cooldown_steps=10, total_steps=1000)
+    model = keras.Sequential([keras.layers.Dense(1, use_bias=False)])
+    model.compile(keras.optimizers.SGD(schedule), "mse")
+    weights = []
+    for _ in range(3):
+        model.train_on_batch(np.ones((1, 1)), np.full((1, 1), 5.0))
+        weights.append(float(model.get_weights()[0][0, 0]))
+        if len(weights) == 2:
+            schedule.total_steps.assign(2)  # the two that were
+    assert weights[0] != weights[1] == weights[2]
+
+
 @pytest.mark.parametrize(
     "thing",
     [

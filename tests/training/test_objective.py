@@ -7,6 +7,7 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.training.guidance import alignment_loss, diagonal_loss
+from keras_transformer.training.objective import _divergence
 from keras_transformer.training.projected_loss import (
     projected_best,
     projected_cross_entropy,
@@ -303,7 +304,59 @@ def test_a_model_that_reads_itself_learns(how):
     losses = objective.fit(inputs, batch_size=8, epochs=25, verbose=0).history["loss"]
     assert losses[-1] < 0.75 * losses[0]
     assert int(objective.batches) == 50
-    assert loss_of(model(), inputs, target_input=how) > 0
+
+
+def copying(seed=1):
+    """A batch with source and target tokens that the vocabulary does not know."""
+    inputs = batch(seed)
+    inputs["source"][2, :2] = V, V + 1
+    inputs["labels"][2, 1], inputs["target"][2, 2] = V + 1, V + 1
+    return inputs
+
+
+def test_a_model_that_copies_reads_its_own_copies():
+    """With no gold token at all, in two passes: what the place before found most probable."""
+    keras.utils.set_random_seed(1)
+    inputs, transformer = copying(), model(copy_words=2)
+    methods = kt.MethodsConfig(target_input="two_pass", sampling_k=1e-9)
+    objective = kt.Objective(transformer, 0.0, methods)
+    found = oracle.array(objective._mix(inputs["source"], inputs["target"]))
+    log_p = transformer({name: inputs[name] for name in ("source", "target")})
+    written = oracle.array(log_p).argmax(-1)[:, :-1]
+    gold = inputs["target"][:, 1:]
+    np.testing.assert_array_equal(found[:, 0], 1)
+    expected = np.where((gold == 0) | (written == 0), gold, written)
+    np.testing.assert_array_equal(found[:, 1:], expected)
+
+
+@pytest.mark.parametrize("how", ["sequential", "two_pass", "parallel", "free_running"])
+def test_a_model_that_copies_learns_by_all_methods(how):
+    keras.utils.set_random_seed(1)
+    methods = kt.MethodsConfig(
+        target_input=how, r_drop=1.0, source_word_dropout=0.1, guided_attention=0.1
+    )
+    objective = kt.Objective(model(copy_words=2, dropout=0.1), 0.1, methods)
+    objective.compile(keras.optimizers.Adam(1e-2))
+    losses = objective.fit(copying(), batch_size=5, epochs=30, verbose=0).history["loss"]
+    assert losses[-1] < 0.75 * losses[0]
+
+
+def test_two_passes_of_a_model_that_copies_are_apart_by_both_divergences(normal):
+    p, q = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in normal(2, 3, 4, V))
+    labels = np.array([[5, 6, 7, 0], [5, 0, 0, 0], [5, 6, 7, 8]], "int32")
+    log_p = np.log(np.concatenate([p, q])).astype("float32")
+    found = float(_divergence(log_p, np.concatenate([labels, labels])))
+    apart = (p * np.log(p / q) + q * np.log(q / p)).sum(-1)
+    assert found == pytest.approx(apart[labels > 0].sum() / 8, rel=1e-5)
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_its_tokens():
+    inputs = batch()
+    objective = kt.Objective(model(), 0.1)
+    objective.compile()
+    whole = objective.evaluate(inputs, batch_size=5, verbose=0, return_dict=True)
+    parts = objective.evaluate(inputs, batch_size=1, verbose=0, return_dict=True)
+    assert parts == pytest.approx(whole, rel=1e-4)
 
 
 def test_attention_off_the_diagonal_costs_what_the_paper_says(normal):
