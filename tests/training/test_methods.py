@@ -182,7 +182,7 @@ def test_a_cool_down_ends_with_the_last_epoch(tables):
         optimizer.apply([keras.ops.zeros_like(w) for w in objective.trainable_variables])
     update = np.arange(1, 13)
     expected = (32 * 2) ** -0.5 * np.minimum(update / 2, (2 / update) ** 0.5)
-    expected *= [*[1] * 8, 1, 0.75, 0.5, 0.25]
+    expected *= [*[1] * 8, 7 / 8, 5 / 8, 3 / 8, 1 / 8]
     np.testing.assert_allclose(rates, expected, rtol=1e-4)
 
 
