@@ -28,9 +28,6 @@ PICTURES = {
     "quickstart": {
         "cell-17": ("dates", "Where the model looks while it writes a date."),
     },
-    "translate_your_data": {
-        "cell-20": ("translation", "What the decoder looks at while it translates."),
-    },
     "transformer_step_by_step": {
         "residual-gradient": ("residual", "The gradient through 24 layers, with residuals or not."),
         "four-steps-picture": ("four_steps", "Attention in four steps."),
