@@ -153,7 +153,7 @@ BAD_INPUT = [
     ("train DATA/config.toml model.encoder_heads=dot(window=3) --run-dir DATA/x", b"", "window"),
     ("train DATA/config.toml model.activation=glu --run-dir DATA/x", b"", "[model] cannot be made"),
     (
-        "train DATA/config.toml data.train=DATA/bad --run-dir DATA/x",
+        "train DATA/config.toml data.train=DATA/bad data.train_source=DATA/bad --run-dir DATA/x",
         b"a\tb",
         "give either data.train",
     ),

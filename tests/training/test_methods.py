@@ -92,8 +92,14 @@ def test_an_average_leaves_what_is_not_trained_as_the_last_checkpoint_has_it(tab
 
 
 def test_a_training_that_diverges_says_so_and_leaves_no_checkpoint(tables, tmp_path, monkeypatch):
-    monkeypatch.setattr(kt.Objective, "compute_loss", lambda *_, **__: keras.ops.log(-1.0))
-    monkeypatch.setattr(kt.Objective, "get_metrics_result", lambda _: {"loss": keras.ops.log(-1.0)})
+    loss = kt.Objective.compute_loss
+    monkeypatch.setattr(
+        kt.Objective, "compute_loss", lambda *args, **kwargs: loss(*args, **kwargs) * float("nan")
+    )
+    metrics = kt.Objective.get_metrics_result
+    monkeypatch.setattr(
+        kt.Objective, "get_metrics_result", lambda self: metrics(self) | {"loss": float("nan")}
+    )
     with pytest.raises(kt.InputError, match=r"loss of epoch 1 is nan.*peak_learning_rate"):
         run(tables, tmp_path / "run", epochs=2)
     assert not Checkpoints(tmp_path / "run" / "checkpoints").paths()
@@ -141,6 +147,7 @@ def test_a_run_with_a_moving_average_goes_on_with_the_weights_and_not_with_their
 
 def test_muon_moves_a_matrix_in_all_directions_alike_and_leaves_the_rest_to_adam(tables):
     model = {**tables["model"], "tie_output": False, "cross_attention": "mix"}
+    model["encoder_layers"] = 2  # or there would be nothing to mix
     training = {"optimizer": "muon", "warmup_steps": 1, "peak_learning_rate": 0.01}
     config = kt.read_tables({**tables, "model": model, "training": training})
     objective = compile_objective(config)
@@ -181,7 +188,7 @@ def test_a_cool_down_ends_with_the_last_epoch(tables):
             rates.append(float(optimizer.learning_rate))
         optimizer.apply([keras.ops.zeros_like(w) for w in objective.trainable_variables])
     update = np.arange(1, 13)
-    expected = (32 * 2) ** -0.5 * np.minimum(update / 2, (2 / update) ** 0.5)
+    expected = (16 * 2) ** -0.5 * np.minimum(update / 2, (2 / update) ** 0.5)
     expected *= [*[1] * 8, 7 / 8, 5 / 8, 3 / 8, 1 / 8]
     np.testing.assert_allclose(rates, expected, rtol=1e-4)
 
@@ -634,7 +641,7 @@ def test_every_decay_begins_with_the_gold_target_and_leaves_it(decay):
     methods = kt.MethodsConfig(sampling_decay=decay)
     after = [
         float(gold_probability(batches, decay, methods.decay_k, methods.sampling_c, 0.0))
-        for batches in (0, 5_000, 50_000)
+        for batches in (0, 8_000, 50_000)
     ]
     assert after[0] > 0.99 > after[1] > after[2]
     assert after[2] < 0.01
