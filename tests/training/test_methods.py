@@ -163,7 +163,9 @@ def test_muon_moves_a_matrix_in_all_directions_alike_and_leaves_the_rest_to_adam
             assert np.median(directions) / directions.max() > 0.5, path
             # As large as Adam's are in training: 0.2 of the learning rate.
             assert 0.1 < np.sqrt(np.mean(move**2)) / 0.01 < 0.3, path
-        else:  # Adam's first update is of the learning rate, where there is a gradient
+        elif "embedding" not in path:
+            # Adam's first update is of the learning rate, where there is a gradient. (Of rows that
+            # are read more than once, Keras adds up squares.)
             place = np.abs(move) > 0.001
             assert place.any(), path
             np.testing.assert_allclose(np.abs(move[place]), 0.01, rtol=0.05, err_msg=path)
