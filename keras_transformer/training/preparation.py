@@ -129,7 +129,7 @@ def find_position(checkpoints, last, batches):
 
 
 def compile_objective(config: RunConfig, schedule: WarmupSchedule | None = None) -> Objective:
-    """The model of a run in its objective, compiled for `fit`, by the config's own schedule."""
+    """The model of a run in its objective, compiled for `fit`; by the config's schedule if none."""
     training = config.training
     try:
         model = Transformer(config.model, dtype=training.precision)

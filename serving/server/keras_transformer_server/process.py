@@ -31,7 +31,7 @@ class ServerProcess:
     """
 
     def __init__(self, directory: str | Path, *flags: str, log: str | Path | None = None):
-        command = [sys.executable, "-m", "keras_transformer_cli", "serve", directory]
+        command = [sys.executable, "-m", "keras_transformer_server", directory]
         with open(log, "a+") if log else tempfile.TemporaryFile("w+") as messages:
             self.process = subprocess.Popen(
                 [*command, "--port", "0", "--rest-port", "0", *map(str, flags)],
