@@ -21,6 +21,41 @@ PATHS = sorted((ROOT / "colab").glob("*.ipynb"))
 LINES = 25  # of a cell, at most: what is longer is not read
 FUNCTION_LINES = 10  # and of a function: what is longer belongs in the package
 
+# What the text says of figures that a cell prints: where they stand, and what holds of them.
+OUTCOMES = {
+    "quickstart": {"cell-12": (r"exact match: ([\d.]+) %", lambda exact: exact > 90)},
+    "translate_your_data": {
+        "cell-16": (r"BLEU ([\d.]+)", lambda bleu: bleu > 80),
+        "cell-22": (r"BLEU ([\d.]+).*BLEU ([\d.]+)", lambda greedy, drawn: greedy > drawn),
+    },
+    "transformer_step_by_step": {
+        "rnn-train": (
+            r"vector: (\d+)%.*attention: (\d+)%", lambda one, each: one < 60 < 90 < each
+        ),
+        "tagger-train": (
+            r"'saw': '(\d+)%', 'it': '(\d+)%'.*'saw': '(\d+)%', 'it': '(\d+)%'",
+            lambda saw, it, saw_seen, it_seen: saw < 90 and it < 60 and min(saw_seen, it_seen) > 95,
+        ),
+        "scheduled-train": (
+            r"([\d.]+)% of the whole dates were right, now ([\d.]+)%",
+            lambda before, now: now > before,
+        ),
+        "length-predictor": (
+            r"([\d.]+)% of .* in ([\d.]+)%", lambda found, usual: found > usual + 20
+        ),
+    },
+    "attention_zoo": {
+        "task-train": (
+            r"^dot: (\d+)%.*local\(window=8\): (\d+)%.*^local\(window=8\): (\d+)%.*32\): (\d+)%",
+            lambda dot, mixed, local, performer: min(dot, mixed) > 95
+            and local < 30 and performer > 70,
+        ),
+        "xl-segments": (
+            r"memory: .*\[(0\.) .*alone: .*\[([\d.]+)", lambda memory, alone: alone > memory + 0.1
+        ),
+    },
+}  # fmt: skip
+
 each_notebook = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 
 
@@ -36,18 +71,27 @@ def install_cell():
 @pytest.mark.notebooks
 @each_notebook
 def test_it_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
-    """In a fresh kernel and an empty directory; with IPython's and Jupyter's own files apart."""
+    """In a fresh kernel and an empty directory, and finds what its text says.
+
+    IPython's and Jupyter's own files are kept apart.
+    """
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "jupyter"))
     directory = tmp_path / "work"
     directory.mkdir()
     failure = None
     try:
-        execute(path, directory)
+        notebook = execute(path, directory)
     except (CellExecutionError, CellTimeoutError) as error:
         failure = f"{path.name}: {error}"  # which has the cell and its outputs
     if failure:  # not above, where it would be told twice
         pytest.fail(failure, pytrace=False)
+    outputs = {cell.id: cell.get("outputs", []) for cell in notebook.cells}
+    for cell, (pattern, holds) in OUTCOMES[path.stem].items():
+        printed = "".join(output.get("text", "") for output in outputs[cell])
+        figures = re.search(pattern, printed, re.DOTALL | re.MULTILINE)
+        assert figures, f"{cell}: {printed}"
+        assert holds(*map(float, figures.groups())), f"{cell}: {printed}"
 
 
 def test_there_are_notebooks_and_all_are_in_their_readme():
