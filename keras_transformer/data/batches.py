@@ -11,6 +11,10 @@ from keras_transformer.text.tokenizer import BEGIN, END, UNKNOWN, Tokenizer
 from keras_transformer.text.unknown import UnknownWords
 
 CHUNK = 1000  # pairs that are turned into ids at a time
+OPTIONS = tf.data.Options()
+# An iterator that ends waits for its tuner (TensorFlow 2.21), which looks up after 10 ms, 20 ms,
+# 40 ms and so on: for up to as long again as the iterator has lived.
+OPTIONS.autotune.enabled = False
 
 
 def bucket_lengths(longest: int, gap: int = 2) -> list[int]:
@@ -95,7 +99,8 @@ class Batches:
     def stream(self, epoch: int = 0, step: int = 0) -> tf.data.Dataset:
         """The batches from batch `step` of `epoch` on, epoch after epoch without end."""
         epochs = tf.data.Dataset.counter(start=epoch)
-        return epochs.flat_map(self.epoch).skip(step).prefetch(tf.data.AUTOTUNE)
+        batches = epochs.flat_map(self.epoch).skip(step).prefetch(tf.data.AUTOTUNE)
+        return batches.with_options(OPTIONS)
 
     def _measure(self):
         """Counts what an epoch has; that also reads the whole corpus once and finds its faults."""
@@ -144,6 +149,7 @@ class Batches:
             .enumerate()
             .flat_map(lambda number, window: self._cut_window(window, cuts[number], epoch, number))
             .apply(tf.data.experimental.assert_cardinality(self.steps))
+            .with_options(OPTIONS)
         )
 
     def _read(self) -> tf.data.Dataset:

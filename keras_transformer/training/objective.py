@@ -1,6 +1,7 @@
 """What a run minimises, as a Keras model around the Transformer."""
 
 import dataclasses
+from itertools import pairwise
 
 import keras
 from keras import ops
@@ -38,6 +39,8 @@ class Objective(keras.Model):
         transformer: the `Transformer` to train.
         label_smoothing: the share of each label that is spread over the vocabulary.
         methods: what else to do.
+        parts: parts of its rows that a batch of training is computed in. None waits for another,
+            so that a core can have each: see `share_cores`.
 
     Call arguments:
         inputs: a dict of `source` [B, S], `target` [B, T] and `labels` [B, T], and `alignments`,
@@ -59,11 +62,12 @@ class Objective(keras.Model):
     ['accuracy', 'loss', 'perplexity']
     """
 
-    def __init__(self, transformer, label_smoothing=0.0, methods=None, **kwargs):
+    def __init__(self, transformer, label_smoothing=0.0, methods=None, parts=1, **kwargs):
         super().__init__(**kwargs)
         self.transformer = transformer
         self.label_smoothing = label_smoothing
         self.methods = methods or MethodsConfig()
+        self.parts = parts
         if self.methods.guided_attention:
             transformer.check_alignment("guided_attention")
         self.seed_generator = keras.random.SeedGenerator()
@@ -74,10 +78,21 @@ class Objective(keras.Model):
         self.built = True  # as the Transformer is
 
     def call(self, inputs, training=False):
+        if not training:
+            return self._minimise(inputs)
+        self.batches.assign_add(1)
+        if self.parts == 1:
+            return self._minimise(inputs, training=True)
+        rows = ops.shape(inputs["labels"])[0]
+        cuts = pairwise(rows * part // self.parts for part in range(self.parts + 1))
+        parts = [{name: x[first:end] for name, x in inputs.items()} for first, end in cuts]
+        return _mean([self._minimise(part, training=True) for part in parts])
+
+    def _minimise(self, inputs, training=False):
+        """The results of rows."""
         source, target, labels = (inputs[name] for name in ("source", "target", "labels"))
         methods, read = self.methods, source
         if training:
-            self.batches.assign_add(1)
             read = self._drop_words(source, methods.source_word_dropout)
             target = self._drop_words(self._mix(read, target), methods.target_word_dropout)
         twice = training and methods.r_drop > 0
@@ -110,6 +125,7 @@ class Objective(keras.Model):
             "transformer": keras.saving.serialize_keras_object(self.transformer),
             "label_smoothing": self.label_smoothing,
             "methods": dataclasses.asdict(self.methods),
+            "parts": self.parts,
             "name": self.name,
         }
 
@@ -195,6 +211,16 @@ class Objective(keras.Model):
 
         passes = methods.sampling_passes if how == "parallel" else 1
         return mix_in_passes(predict, gold, use_gold, passes)
+
+
+def _mean(parts):
+    """The results of a batch, from those of its parts."""
+    tokens = sum(part["tokens"] for part in parts)
+    results = {
+        name: sum(part[name] * part["tokens"] for part in parts) / ops.maximum(tokens, 1.0)
+        for name in parts[0]
+    }
+    return results | {"tokens": tokens}
 
 
 def _divergence(log_p, labels):

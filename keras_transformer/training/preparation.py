@@ -133,7 +133,9 @@ def compile_objective(config: RunConfig, schedule: WarmupSchedule | None = None)
     training = config.training
     try:
         model = Transformer(config.model, dtype=training.precision)
-        objective = Objective(model, training.label_smoothing, config.methods)
+        objective = Objective(
+            model, training.label_smoothing, config.methods, training.parallel_parts
+        )
     except (TypeError, ValueError) as error:  # such as an option that a head's mechanism has not
         reason = " ".join(str(error).split())
         raise InputError(f"The config's [model] cannot be made: {reason}") from None

@@ -140,6 +140,21 @@ def test_the_objective_is_the_loss_of_the_model(fields):
     assert found == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("rows", [5, 1])
+def test_a_batch_in_parts_is_the_batch(rows):
+    inputs = {name: ids[:rows] for name, ids in batch().items()}
+    trained, results = [], []
+    for parts in (1, 3):
+        keras.utils.set_random_seed(1)
+        objective = kt.Objective(model(), 0.1, parts=parts)
+        objective.compile(keras.optimizers.SGD(1.0))
+        results.append(objective.train_on_batch(inputs, return_dict=True))
+        trained.append(objective.get_weights())
+    assert results[1] == pytest.approx(results[0], rel=1e-4)
+    for one, other in zip(*trained, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
 def test_accuracy_and_loss_in_mixed_precision_are_near_those_in_float32():
     inputs, results = batch(size=64), []
     for policy in ("float32", "mixed_bfloat16"):

@@ -17,6 +17,7 @@ import tomli_w
 import keras_transformer as kt
 from keras_transformer.data.dates import write_dates
 from keras_transformer.training.checkpoint import Checkpoints, write_atomically
+from keras_transformer.training.cores import share_cores
 from keras_transformer.training.memory import keep_freed_memory
 
 EPOCHS = 3
@@ -250,3 +251,20 @@ def test_a_checkpoint_of_another_model_is_refused(unbroken):
 
 def test_freed_memory_is_kept_where_the_c_library_can_be_asked_to():
     assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
+
+
+def test_parts_of_a_batch_share_the_cores():
+    """In a process of its own: TensorFlow has begun to compute in this one."""
+    keras.ops.ones(1)
+    assert not share_cores(2)
+    code = """if True:
+        import os
+        import tensorflow as tf
+        from keras_transformer.training.cores import share_cores
+        assert not share_cores(1)
+        assert tf.config.threading.get_inter_op_parallelism_threads() == 0
+        assert share_cores(2)
+        assert tf.config.threading.get_inter_op_parallelism_threads() == 2
+        assert tf.config.threading.get_intra_op_parallelism_threads() == max(1, os.cpu_count() // 2)
+        """
+    subprocess.run([sys.executable, "-c", code], check=True)
