@@ -248,13 +248,11 @@ def count_heads(spec):
     return sum(int(term.split("*")[0]) if "*" in term else 1 for term in spec.split(" + "))
 
 
-def exponent(by_length, name, least=0.0, count=2):
+def exponent(by_length, name, least=0.0):
     """Of N in what is measured, fitted from 1,024 on where it is no noise; "" of too few."""
     points = [(n, found[name]) for n, found in by_length.items() if n >= 1024]
     lengths, values = np.array([point for point in points if point[1] >= least]).reshape(-1, 2).T
-    return (
-        f"{np.polyfit(np.log(lengths), np.log(values), 1)[0]:.2f}" if len(lengths) >= count else ""
-    )
+    return f"{np.polyfit(np.log(lengths), np.log(values), 1)[0]:.2f}" if len(lengths) > 1 else ""
 
 
 def report_cost(results, lengths):
@@ -268,7 +266,7 @@ def report_cost(results, lengths):
     axes = figure.subplots(1, 2)
     style_of = styles(results)
     for spec, by_length in results.items():
-        powers = exponent(by_length, "seconds"), exponent(by_length, "mib", least=8, count=3)
+        powers = exponent(by_length, "seconds"), exponent(by_length, "mib", least=1)
         cells = [
             f"{1000 * by_length[n]['seconds']:.1f} ms, {max(by_length[n]['mib'], 1):,.0f} MiB"
             if n in by_length
