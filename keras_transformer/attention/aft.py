@@ -10,7 +10,8 @@ from keras_transformer.attention.mechanism import Mechanism
 from keras_transformer.attention.options import check_positive, choose
 from keras_transformer.attention.patterns import extent
 
-KINDS = ("simple", "local", "full")
+# The kinds, and the options that each of them has, with what they are by default.
+KINDS = {"simple": {}, "local": {"window": 64}, "full": {"max_length": 256, "rank": 32}}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -32,10 +33,14 @@ class AttentionFree(Mechanism):
         num_heads, head_dim, causal: as of every mechanism.
         dropout: not used: there are no weights that could be dropped.
         kind: "simple", "local" or "full".
-        window: how far the w of "local" reach: half of it to each side or, if causal, back.
-        max_length: how many places "full" has a w for; those beyond share the last one's.
-        rank: of w in "full".
+        window: how far the w of "local" reach: half of it to each side or, if causal, back; by
+            default 64. The other kinds have none.
+        max_length: how many places "full" has a w for; those beyond share the last one's; by
+            default 256. The other kinds have none.
+        rank: of w in "full", by default 32. The other kinds have none.
     """
+
+    compares_by_dot_product = False
 
     def __init__(
         self,
@@ -44,17 +49,23 @@ class AttentionFree(Mechanism):
         causal=False,
         dropout=0.0,
         kind="simple",
-        window=64,
-        max_length=256,
-        rank=32,
+        window=None,
+        max_length=None,
+        rank=None,
         **kwargs,
     ):
         super().__init__(num_heads, head_dim, causal, dropout, **kwargs)
-        self.kind = choose(dict(zip(KINDS, KINDS, strict=True)), "kind", kind)
-        self.window = check_positive("window", window)
-        self.max_length = check_positive("max_length", max_length)
-        self.rank = check_positive("rank", rank)
-        self.before, self.after = extent(window, causal)
+        self.kind = kind
+        given = {"window": window, "max_length": max_length, "rank": rank}
+        options = dict(choose(KINDS, "kind", kind))
+        for name, value in given.items():
+            if value is not None:
+                if name not in options:
+                    (owner,) = (each for each, own in KINDS.items() if name in own)
+                    raise ValueError(f"{name}={value!r} is for kind={owner!r}, not for {kind!r}.")
+                options[name] = check_positive(name, value)
+        self.window, self.max_length, self.rank = map(options.get, given)
+        self.before, self.after = extent(self.window, causal) if self.window else (0, 0)
 
     @property
     def can_cross(self):
@@ -62,15 +73,16 @@ class AttentionFree(Mechanism):
         return self.kind == "simple"
 
     def build(self, query_shape, key_shape, value_shape):
-        def weight(name, *shape):
-            normal = keras.initializers.RandomNormal(stddev=self.rank**-0.5)
+        def weight(name, stddev, *shape):
+            normal = keras.initializers.RandomNormal(stddev=stddev)
             return self.add_weight(shape=(self.num_heads, *shape), initializer=normal, name=name)
 
         if self.kind == "local":
-            self.table = weight("table", self.before + self.after + 1)  # of the distances
+            self.table = weight("table", 0.2, self.before + self.after + 1)  # of the distances
         if self.kind == "full":
-            self.of_queries = weight("of_queries", self.max_length, self.rank)
-            self.of_keys = weight("of_keys", self.max_length, self.rank)
+            shape = (self.max_length, self.rank)
+            self.of_queries = weight("of_queries", self.rank**-0.5, *shape)
+            self.of_keys = weight("of_keys", self.rank**-0.5, *shape)
 
     def call(self, query, key, value, keep=None, return_attention_scores=False):
         key, both = _both(key, value, keep)

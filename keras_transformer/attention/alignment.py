@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.attention.mechanism import Mechanism
-from keras_transformer.attention.options import check_positive, choose
+from keras_transformer.attention.options import check_positive, check_share, choose
 from keras_transformer.attention.scores import SCORES, AdditiveScore, per_head
 from keras_transformer.attention.softmax import softmax
 
@@ -16,13 +16,17 @@ class RunningAttention(Mechanism):
 
     The weights of a place are the state of the next: in training, too, the places are gone through
     one after the other. At first the weight is on the first place of the memory. XLA cannot compile
-    such a training on TensorFlow.
+    such a training on TensorFlow: Keras then leaves it alone.
 
     Cost: O(T S), in T steps.
     """
 
     can_encode = False
     can_be_causal = False
+
+    def __init__(self, num_heads, head_dim, causal=False, dropout=0.0, **kwargs):
+        super().__init__(num_heads, head_dim, causal, dropout, **kwargs)
+        self.supports_jit = keras.backend.backend() != "tensorflow"
 
     def scores(self, query, memory):
         """What can be computed of all queries [B, H, N, K] at once; N is its third axis."""
@@ -84,13 +88,15 @@ class MonotonicAttention(RunningAttention):
     (The paper decodes by hard decisions, and normalises the vector of its additive score. Here
     decoding has the same weights as training.)
 
-    Cost: O(T S log S), in T steps. For cross-attention where the target follows the source: speech,
-    transliteration. Choose it where long inputs make `dot` skip or repeat.
+    Cost: O(T S (K + log S)) in time and O(T S K) in memory, in T steps: the additive score makes
+    [B, H, T, S, K] at once; with "dot", "general" or "cosine" it is O(T S) in memory. For
+    cross-attention where the target follows the source: speech, transliteration. Choose it where
+    long inputs make `dot` skip or repeat.
 
     Args:
         num_heads, head_dim, causal, dropout: as of every mechanism; nothing is dropped.
         score: "dot", "general", "cosine", "additive" or "mlp".
-        noise: standard deviation of the noise.
+        noise: standard deviation of the noise, from 0 to 1.
     """
 
     longest = MAX_LENGTH
@@ -107,7 +113,7 @@ class MonotonicAttention(RunningAttention):
     ):
         super().__init__(num_heads, head_dim, causal, dropout, **kwargs)
         self.score = choose(SCORES, "score", score)(num_heads, head_dim, dtype=self.dtype_policy)
-        self.noise = keras.layers.GaussianNoise(noise, dtype="float32")
+        self.noise = keras.layers.GaussianNoise(check_share("noise", noise), dtype="float32")
 
     def build(self, query_shape, key_shape, value_shape):
         self.score.build(None)
@@ -161,7 +167,7 @@ class LocationAttention(RunningAttention):
         **kwargs,
     ):
         super().__init__(num_heads, head_dim, causal, dropout, **kwargs)
-        if width < 1 or width % 2 == 0:
+        if check_positive("width", width) % 2 == 0:
             raise ValueError(f"width={width!r} has to be a positive odd number.")
         self.filters = check_positive("filters", filters)
         self.width = width

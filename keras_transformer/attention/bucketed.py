@@ -6,7 +6,7 @@ from keras import ops
 from keras_transformer import masks
 from keras_transformer.attention import blocks, slots
 from keras_transformer.attention.mechanism import Mechanism
-from keras_transformer.attention.options import check_positive
+from keras_transformer.attention.options import check_positive, check_share
 from keras_transformer.attention.patterns import extent
 from keras_transformer.attention.scores import to_unit_length
 from keras_transformer.attention.softmax import Partial, SoftmaxAttention, attend_partly, merge
@@ -241,7 +241,7 @@ class KMeansAttention(BucketedAttention):
         num_heads, head_dim, causal, dropout: as of every mechanism.
         window: how far a place sees in its cluster: half of it to each side or, if causal, back.
         clusters: how many clusters there are.
-        momentum: the share of a centroid that a batch leaves as it is.
+        momentum: the share of a centroid that a batch leaves as it is, from 0 to 1.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class KMeansAttention(BucketedAttention):
         **kwargs,
     ):
         super().__init__(num_heads, head_dim, causal, dropout, window, clusters, **kwargs)
-        self.momentum = momentum
+        self.momentum = check_share("momentum", momentum)
 
     def build(self, query_shape, key_shape, value_shape):
         normal = keras.initializers.RandomNormal(stddev=1.0)

@@ -115,6 +115,9 @@ class LinformerAttention(CompressedAttention):
 class ConvolvedAttention(CompressedAttention):
     """Softmax attention to keys and values that a strided convolution has shortened.
 
+    softmax(Q (E K)' / sqrt(K)) F V, with (E K)_r = sum_i e_i k_{r factor + i} over the i < factor,
+    and F V alike, with weights f of its own.
+
     Memory-compressed attention (Liu et al. 2018): a convolution of width and stride `factor`, with
     a filter for each head. (The paper's also mixes components, as the projections do.) Of sequences
     longer than length * factor, the convolution reads the means of so many stretches of equal size:

@@ -35,7 +35,7 @@ class FeatureMap(keras.layers.Layer):
         return self.of_query(key)
 
     def redraw(self):
-        """Draws what is random anew; called before each pass of training."""
+        """Draws what is random anew; called after each pass of training."""
 
 
 class EluFeatures(FeatureMap):
@@ -46,7 +46,7 @@ class EluFeatures(FeatureMap):
 
 
 class RandomFeatures(FeatureMap):
-    """Features of random projections x W, with W [H, K, features] drawn once.
+    """Features of random projections x W, with W [H, K, features] drawn once, or now and then.
 
     Args:
         num_heads, head_dim: H, K.
@@ -74,15 +74,30 @@ class RandomFeatures(FeatureMap):
 
     def draw(self):
         """A new W."""
+        return self.form(*self.normals())
+
+    def normals(self):
+        """The normal numbers that a W is made of, a tuple."""
         shape = (self.num_heads, self.head_dim, self.features)
-        return keras.random.normal(shape, seed=self.seed_generator)
+        return (keras.random.normal(shape, seed=self.seed_generator),)
+
+    def form(self, projection):
+        """W of these numbers."""
+        return projection
 
     def redraw(self):
         if self.redraw_every:
             passes = ops.convert_to_tensor(self.passes) + 1
             before = ops.convert_to_tensor(self.projection)
             self.passes.assign(passes)
-            self.projection.assign(ops.where(passes % self.redraw_every == 0, self.draw(), before))
+            # The numbers are cheap, and JAX has no seed that moves on in one branch only; what is
+            # made of them, such as a QR decomposition, is computed where it is needed.
+            normals = self.normals()
+            self.projection.assign(
+                ops.cond(
+                    passes % self.redraw_every == 0, lambda: self.form(*normals), lambda: before
+                )
+            )
 
     def project(self, x):
         """x W, [B, H, T, features]."""
@@ -90,20 +105,31 @@ class RandomFeatures(FeatureMap):
 
 
 class TrigonometricFeatures(RandomFeatures):
-    """phi(x) = [sin w'x, cos w'x] / sqrt(features), of vectors at unit length.
+    """phi(x) = [sin w'(sigma * x), cos w'(sigma * x)] / sqrt(features), of x at unit length.
 
-    For w from a normal distribution, E phi(x)'phi(y) = exp(-|x - y|^2 / 2) (Rahimi and Recht 2007),
-    which at unit length is exp(x'y) / e.
+    For w from a normal distribution, E phi(x)'phi(y) = exp(-|sigma * (x - y)|^2 / 2) (Rahimi and
+    Recht 2007). The scale sigma of each component is learned for each head, and begins at 1 (Peng
+    et al. 2021, who write it as w = sigma * w~). Where sigma is the same for all components this is
+    exp((sigma x)'(sigma y)) times the constant exp(-sigma^2), which a quotient does not see.
     """
 
-    smallest = 1e-6  # a sum of sines may come near to zero, or below
+    # Noise may bring a sum of sines near to zero, or below. Of unit vectors, with sigma = 1, what
+    # it estimates is at least exp(-2) = 0.14 for each key: what is far below that is noise alone.
+    smallest = 1e-2
+
+    def build(self, input_shape=None):
+        super().build(input_shape)
+        self.sigma = self.add_weight(
+            shape=(self.num_heads, self.head_dim), initializer="ones", autocast=False, name="sigma"
+        )
 
     @property
     def num_features(self):
         return 2 * self.features
 
     def of_query(self, query):
-        turned = self.project(to_unit_length(query))
+        sigma = ops.convert_to_tensor(self.sigma)[:, None]  # [H, 1, K]
+        turned = self.project(sigma * to_unit_length(query))
         return ops.concatenate([ops.sin(turned), ops.cos(turned)], -1) * self.features**-0.5
 
 
@@ -122,15 +148,17 @@ class PositiveFeatures(RandomFeatures):
     def num_features(self):
         return self.features
 
-    def draw(self):
-        size, blocks = self.head_dim, -(-self.features // self.head_dim)
-        shape = (self.num_heads, blocks, size, size)
-        turned, triangle = ops.qr(keras.random.normal(shape, seed=self.seed_generator))
+    def normals(self):
+        blocks = -(-self.features // self.head_dim)
+        shape = (self.num_heads, blocks, self.head_dim, self.head_dim)
+        return tuple(keras.random.normal(shape, seed=self.seed_generator) for _ in range(2))
+
+    def form(self, directions, lengths):
+        turned, triangle = ops.qr(directions)
         # Whose diagonal has to be positive for the rotation to be uniform (Mezzadri 2007).
         turned = turned * ops.sign(ops.diagonal(triangle, axis1=-2, axis2=-1))[..., None, :]
-        lengths = ops.norm(keras.random.normal(shape, seed=self.seed_generator), axis=-1)
-        rows = turned * lengths[..., None]  # [H, blocks, K, K], orthogonal rows
-        rows = ops.reshape(rows, (self.num_heads, blocks * size, size))[:, : self.features]
+        rows = turned * ops.norm(lengths, axis=-1)[..., None]  # [H, blocks, K, K], orthogonal rows
+        rows = ops.reshape(rows, (self.num_heads, -1, self.head_dim))[:, : self.features]
         return ops.transpose(rows, (0, 2, 1))
 
     def of_query(self, query):

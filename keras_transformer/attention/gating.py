@@ -25,6 +25,7 @@ class SpatialGating(Mechanism):
     """
 
     can_cross = False
+    compares_by_dot_product = False
     projections = ("query", "value")
 
     def __init__(self, num_heads, head_dim, causal=False, dropout=0.0, max_length=256, **kwargs):

@@ -55,6 +55,10 @@ class GlobalAttention(PatternAttention):
     def can_cross(self):
         return self.added
 
+    @property
+    def compares_by_dot_product(self):
+        return not self.added and super().compares_by_dot_product
+
     def build(self, query_shape, key_shape, value_shape):
         super().build(query_shape, key_shape, value_shape)
         if self.added:

@@ -11,7 +11,7 @@ from keras_transformer.attention.features import (
     TrigonometricFeatures,
 )
 from keras_transformer.attention.mechanism import Mechanism
-from keras_transformer.attention.options import check_positive
+from keras_transformer.attention.options import check_count, check_positive
 
 CHUNK = 64  # places whose weights are computed at once by causal attention
 
@@ -111,6 +111,8 @@ class EluAttention(LinearAttention):
         num_heads, head_dim, causal, dropout: as of every mechanism; nothing is dropped.
     """
 
+    compares_by_dot_product = False  # the elu of what is rotated knows no distance
+
     def __init__(self, num_heads, head_dim, causal=False, dropout=0.0, **kwargs):
         features = EluFeatures(num_heads, head_dim)
         super().__init__(num_heads, head_dim, causal, dropout, features, **kwargs)
@@ -120,11 +122,15 @@ class EluAttention(LinearAttention):
 class RandomFeatureAttention(LinearAttention):
     """Linear attention with random Fourier features of unit vectors (Peng et al. 2021, "RFA").
 
-    phi(q)'phi(k) approximates exp(q'k) of queries and keys at unit length, with an error that falls
-    with 1 / sqrt(features). The paper's gates are left out.
+    phi(x) = [sin w'(sigma * x), cos w'(sigma * x)] / sqrt(features), with random w, and a sigma for
+    each component of a head that is learned and begins at 1.
 
-    Cost: O(N features K). Choose it like `performer`; its weights are bounded by e, so that none is
-    ever sharp, and may be negative.
+    phi(q)'phi(k) approximates exp(-|sigma * (q - k)|^2 / 2) of queries and keys at unit length,
+    which for equal components of sigma is exp((sigma q)'(sigma k)) up to a constant factor, with an
+    error that falls with 1 / sqrt(features). The paper's gates are left out.
+
+    Cost: O(N features K). Choose it like `performer`; until a larger sigma is learned, a key has at
+    most e^2 = 7.4 times the weight of another, so that none is sharp. Weights may be negative.
 
     Args:
         num_heads, head_dim, causal, dropout: as of every mechanism; nothing is dropped.
@@ -145,13 +151,18 @@ class RandomFeatureAttention(LinearAttention):
         **kwargs,
     ):
         check_positive("features", features)
-        features = TrigonometricFeatures(num_heads, head_dim, features, redraw)
+        features = TrigonometricFeatures(
+            num_heads, head_dim, features, check_count("redraw", redraw)
+        )
         super().__init__(num_heads, head_dim, causal, dropout, features, **kwargs)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class PerformerAttention(LinearAttention):
     """Linear attention with positive orthogonal random features (Choromanski et al. 2021, FAVOR+).
+
+    phi(x) = exp(w'y - |y|^2 / 2) / sqrt(features) of y = x / K^(1/4), with random w, of which so
+    many as a head has components are orthogonal.
 
     phi(q)'phi(k) is an unbiased estimate of exp(q'k / sqrt(K)), with an error that falls with
     1 / sqrt(features): softmax attention in linear time.
@@ -176,7 +187,7 @@ class PerformerAttention(LinearAttention):
         **kwargs,
     ):
         check_positive("features", features)
-        features = PositiveFeatures(num_heads, head_dim, features, redraw)
+        features = PositiveFeatures(num_heads, head_dim, features, check_count("redraw", redraw))
         super().__init__(num_heads, head_dim, causal, dropout, features, **kwargs)
 
 
@@ -193,6 +204,8 @@ class EfficientAttention(Mechanism):
     Args:
         num_heads, head_dim, causal, dropout: as of every mechanism; nothing is dropped.
     """
+
+    compares_by_dot_product = False
 
     def attend(self, query, key, value, keep):
         if not self.causal:

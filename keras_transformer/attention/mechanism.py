@@ -31,6 +31,9 @@ class Mechanism(keras.layers.Layer):
     weights_are_probabilities = True
     # The longest sequence that it can look at; None for any.
     longest = None
+    # Whether it compares the queries and keys that it is given by their dot product: only there do
+    # rotary positions leave nothing but the distance.
+    compares_by_dot_product = True
     # What it wants projected. A key that is not projected is the query, a query the value, and a
     # mechanism that wants nothing projected is given its heads' part of the layer's input.
     projections = ("query", "key", "value")
@@ -58,24 +61,24 @@ class Mechanism(keras.layers.Layer):
         Returns:
             [B, H, T, K], or that and the attention scores.
         """
-        if training:
+        result = self.attend(query, key, value, keep)
+        if return_attention_scores:
+            # A mechanism is linear in its values: of the identity as values it makes its own
+            # weights; while training, with another draw of dropout.
+            batch_size, length = ops.shape(key)[0], ops.shape(key)[2]
+            places = ops.eye(length, dtype=value.dtype)[None, None]
+            places = ops.broadcast_to(places, (batch_size, self.num_heads, length, length))
+            result = result, self.attend(query, key, places, keep)
+        if training:  # not before: what is learned of all places would tell of those to come
             self.adapt(query, key, keep)
-        output = self.attend(query, key, value, keep)
-        if not return_attention_scores:
-            return output
-        # A mechanism is linear in its values: of the identity as values it makes its own weights;
-        # while training, with another draw of dropout.
-        batch_size, length = ops.shape(key)[0], ops.shape(key)[2]
-        places = ops.eye(length, dtype=value.dtype)[None, None]
-        places = ops.broadcast_to(places, (batch_size, self.num_heads, length, length))
-        return output, self.attend(query, key, places, keep)
+        return result
 
     def attend(self, query, key, value, keep):
         """What `call` does, without the scores; values may be of any size."""
         raise NotImplementedError
 
     def adapt(self, query, key, keep):
-        """Changes what is learned without gradients; called before each pass of training."""
+        """Changes what is learned without gradients; called after each pass of training."""
 
     def start(self, batch_size, length):
         """The state before the first of at most `length` places."""

@@ -156,7 +156,8 @@ class SelfAttention(MultiHeadAttention):
         heads: what each head does, such as "dot" for all of them.
         causal: whether a place may look at itself and earlier places only.
         dropout: rate of dropout on the attention weights.
-        rotary: whether queries and keys are rotated by their positions.
+        rotary: whether queries and keys are rotated by their positions. Heads that do not compare
+            them by their dot product, of which a distance would be left, are refused.
 
     Call arguments:
         x: [B, T, D].
@@ -189,6 +190,8 @@ class SelfAttention(MultiHeadAttention):
     ):
         super().__init__(d_model, num_heads, head_dim, heads, causal, dropout, **kwargs)
         self.rotary = RotaryPositions(dtype=self.dtype_policy) if rotary else None
+        if rotary:
+            self._check_rotary(parse_heads(heads, num_heads))
         # The heads of all queries, then of all keys and of all values, as far as they are wanted.
         self.projected = [
             (part, group, mechanism.num_heads)
@@ -206,6 +209,16 @@ class SelfAttention(MultiHeadAttention):
                 f"A head without projections is a part of the input: d_model={d_model} has to be "
                 f"num_heads * head_dim = {self.num_heads * self.head_dim}."
             )
+
+    def _check_rotary(self, groups):
+        for group, mechanism in zip(groups, self.mechanisms, strict=True):
+            # A head without projections has nothing to rotate.
+            if mechanism.projections and not mechanism.compares_by_dot_product:
+                raise ValueError(
+                    f"The mechanism {group.name} does not compare queries and keys by their dot "
+                    "product, and rotary positions have no meaning for it. Choose other positions, "
+                    "or other heads."
+                )
 
     def build(self, x_shape):
         if self.query_key_value is not None:

@@ -9,6 +9,20 @@ def check_positive(name, value, kinds=int):
     return value
 
 
+def check_count(name, value):
+    """The value of an option that has to be a whole number, 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name}={value!r} has to be a whole number, 0 or more.")
+    return value
+
+
+def check_share(name, value):
+    """The value of an option that has to be a number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ValueError(f"{name}={value!r} has to be a number from 0 to 1.")
+    return value
+
+
 def choose(table, what, name):
     """The row of a table; a name that it has not is refused."""
     if name not in table:

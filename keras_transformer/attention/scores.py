@@ -17,6 +17,8 @@ class Score(keras.layers.Layer):
         scale: what the score is multiplied with; by default 1 / sqrt(K).
     """
 
+    is_dot_product = True  # of a query and a key, be it after a linear map
+
     def __init__(self, num_heads, head_dim, scale=None, **kwargs):
         super().__init__(**kwargs)
         self.num_heads = num_heads
@@ -108,6 +110,8 @@ class CosineScore(Score):
 @keras.saving.register_keras_serializable("keras_transformer")
 class AdditiveScore(Score):
     """v'tanh(W q + U k) (Bahdanau et al. 2015); as many hidden units as a head has components."""
+
+    is_dot_product = False
 
     def build(self, input_shape=None):
         size = self.head_dim

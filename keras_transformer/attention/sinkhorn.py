@@ -6,9 +6,10 @@ from keras import ops
 from keras_transformer import masks
 from keras_transformer.attention import blocks
 from keras_transformer.attention.options import check_positive
+from keras_transformer.attention.scores import to_unit_length
 from keras_transformer.attention.softmax import SoftmaxAttention, attend_partly, merge
 
-ROUNDS = 8  # of normalising rows and columns; the paper uses 5 to 20
+ROUNDS = 20  # of normalising rows and columns; the paper uses 5 to 20
 
 
 def sinkhorn(scores, valid, rounds=ROUNDS):
@@ -33,17 +34,17 @@ def sinkhorn(scores, valid, rounds=ROUNDS):
 class SinkhornAttention(SoftmaxAttention):
     """Attention to the own block and to another one, found by sorting (Tay et al. 2020).
 
-    softmax over the s of the blocks i and p(i) of q_t'k_s / sqrt(K), for t in block i.
+    softmax over the s of block i of q_t'k_s / sqrt(K) and those of block j(i) of the same + log p,
+    for t in block i, which is matched with block j(i) with the probability p.
 
-    Blocks are described by their mean query and key. Their scores q'W k, with Gumbel noise while
-    training, divided by a temperature and normalised by `sinkhorn`, are a soft permutation of the
-    blocks, and so the gradient reaches what sorts. Each block sees itself and the block it is
-    matched with, whose keys and values are multiplied with the match's probability. (The paper
-    takes the mean of all blocks by these probabilities, which costs N^2 / size; as they get hard,
-    the two are the same. It reads the scores off the blocks by a linear layer of as many outputs as
-    there are blocks; comparing them works for any number. Its causal form, which sorts each block
-    among the earlier ones, is left out. As there, a block that is matched with itself counts
-    twice.)
+    Blocks are described by their mean query and key, at unit length. Their scores sqrt(K) q'W k,
+    with Gumbel noise while training, divided by a temperature and normalised by `sinkhorn`, are a
+    soft permutation of the blocks. Each block sees itself and the block it is matched with; by
+    log p the gradient reaches what sorts. (The paper takes the mean of all blocks' keys and values
+    by these probabilities, which costs N^2 / size; as they get hard, the two are the same. It reads
+    the scores off the blocks by a linear layer of as many outputs as there are blocks; comparing
+    them works for any number. Its causal form, which sorts each block among the earlier ones, is
+    left out. As there, a block that is matched with itself counts twice.)
 
     Cost: O(N size + (N / size)^2) in time and memory, of which the second is small: numbers instead
     of vectors. Choose it where far blocks belong together, as questions and answers do.
@@ -88,16 +89,20 @@ class SinkhornAttention(SoftmaxAttention):
             keep: bool [B, H, blocks, size].
 
         Returns:
-            float32 [B, H, blocks, blocks], whose rows and columns sum to 1.
+            float32 [B, H, blocks, blocks]. Columns sum to 1, and rows to 1 within 0.001 for scores
+            of unit variance, within 0.1 with the noise.
         """
         weight = ops.cast(keep, "float32")[..., None]
         count = ops.maximum(ops.sum(weight, axis=3), 1.0)
         query, key = (
             ops.sum(weight * ops.cast(x, "float32"), axis=3) / count for x in (query, key)
         )  # [B, H, blocks, K]
+        # How long a mean is depends on how alike the tokens of a block are. Of means at unit length
+        # a random W makes scores of the variance 1 / K, and so these of 1: far larger ones would
+        # take hundreds of rounds to normalise.
+        query, key = to_unit_length(query), to_unit_length(key)
         matrix = ops.cast(self.matrix, "float32")
-        # A mean of `size` vectors is sqrt(size) times shorter than one of them.
-        scores = ops.einsum("bhik,hkl,bhjl->bhij", query, matrix, key) * self.size**0.5
+        scores = ops.einsum("bhik,hkl,bhjl->bhij", query, matrix, key) * self.head_dim**0.5
         return sinkhorn(self.noise(scores) / self.temperature, ops.any(keep, axis=3))
 
     def attend(self, query, key, value, keep):
@@ -109,22 +114,20 @@ class SinkhornAttention(SoftmaxAttention):
         query, key, value, keep = (blocks.cut(x, size) for x in (query, key, value, keep))
         permutation = self.sort(query, key, keep)
         match = ops.argmax(permutation, axis=-1)[..., None]  # [B, H, blocks, 1]
-        probability = ops.take_along_axis(permutation, match, axis=-1)[..., None]
+        share = ops.take_along_axis(permutation, match, axis=-1)
+        log_share = ops.log(ops.maximum(share, 1e-9))[..., None]  # [B, H, blocks, 1, 1]
         flags = ops.cast(keep, "int32")[..., None]
         other_key, other_value, other_flags = (
             blocks.reorder(x, match[..., 0]) for x in (key, value, flags)
         )
-        probability = ops.cast(probability, key.dtype)
         parts = [
-            self._attend_to(query, key, value, keep),
-            self._attend_to(
-                query, probability * other_key, probability * other_value, other_flags[..., 0] == 1
-            ),
+            self._attend_to(query, key, value, keep, 0.0),
+            self._attend_to(query, other_key, other_value, other_flags[..., 0] == 1, log_share),
         ]
         return blocks.join(merge(parts), length)
 
-    def _attend_to(self, query, key, value, keep):
-        scores = self.score.pair(*self._prepare(query, key))
+    def _attend_to(self, query, key, value, keep, log_share):
+        scores = ops.cast(self.score.pair(*self._prepare(query, key)), "float32") + log_share
         return attend_partly(scores, keep[:, :, :, None, :], value, self.weight_dropout)
 
 

@@ -26,7 +26,7 @@ class Partial(NamedTuple):
 
     largest: Any  # [..., T, 1], float32, what the scores were lessened by
     total: Any  # [..., T, 1], float32, the sum of the exponentials
-    output: Any  # [..., T, K], the sum of the values, each times its exponential
+    output: Any  # [..., T, K], the mean of the values by their exponentials
 
 
 def attend_partly(scores, mask, value, dropout):
@@ -43,7 +43,9 @@ def attend_partly(scores, mask, value, dropout):
     largest = ops.stop_gradient(largest)
     weights = ops.where(mask, ops.exp(scores - largest), 0.0)
     total = ops.sum(weights, axis=-1, keepdims=True)
-    output = ops.matmul(dropout(ops.cast(weights, value.dtype)), value)
+    # A mean and not a sum, which float16 may have no room for.
+    weights = ops.cast(weights / ops.where(total > 0, total, 1.0), value.dtype)
+    output = ops.matmul(dropout(weights), value)
     return Partial(largest, total, output)
 
 
@@ -52,8 +54,8 @@ def merge(parts):
     largest = parts[0].largest
     for part in parts[1:]:
         largest = ops.maximum(largest, part.largest)
-    shares = [ops.exp(part.largest - largest) for part in parts]
-    total = sum(share * part.total for share, part in zip(shares, parts, strict=True))
+    shares = [ops.exp(part.largest - largest) * part.total for part in parts]
+    total = sum(shares)
     output = sum(
         share * ops.cast(part.output, "float32") for share, part in zip(shares, parts, strict=True)
     )
@@ -97,6 +99,10 @@ class SoftmaxAttention(Mechanism):
     def can_cross(self):
         """Positions of two sequences have no distance."""
         return self.bias is None
+
+    @property
+    def compares_by_dot_product(self):
+        return self.score.is_dot_product
 
     def build(self, query_shape, key_shape, value_shape):
         self.score.build(None)

@@ -56,6 +56,10 @@ class SynthesizerAttention(SoftmaxAttention):
         self.mixed = mixed
         self.max_length = check_positive("max_length", max_length)
 
+    @property
+    def compares_by_dot_product(self):
+        return self.mixed
+
     def build(self, query_shape, key_shape, value_shape):
         super().build(query_shape, key_shape, value_shape)
         heads, size, length = self.num_heads, self.head_dim, self.max_length

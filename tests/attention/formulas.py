@@ -259,21 +259,22 @@ def kmeans(query, key, value, causal, mechanism, head, window, clusters):
 def sinkhorn(query, key, value, causal, mechanism, head, size):
     n = -(-len(query) // size)
     cut = [slice(size * i, size * (i + 1)) for i in range(n)]
-    queries, keys = ([x[part].mean(0) for part in cut] for x in (query, key))
-    matrix = array(mechanism.matrix)[head]
-    permutation = np.array([[q @ matrix @ k for k in keys] for q in queries]) * math.sqrt(size)
+    queries, keys = ([unit(x[part].mean(0)) for part in cut] for x in (query, key))
+    matrix = array(mechanism.matrix)[head] * math.sqrt(query.shape[1])
+    permutation = np.array([[q @ matrix @ k for k in keys] for q in queries])
     permutation = np.exp(permutation / 0.75)
-    for _ in range(8):
+    for _ in range(20):
         permutation /= permutation.sum(1, keepdims=True)
         permutation /= permutation.sum(0, keepdims=True)
     output = []
     for i in range(n):
         j = permutation[i].argmax()
-        p = permutation[i, j]
-        near_key = np.concatenate([key[cut[i]], p * key[cut[j]]])
-        near_value = np.concatenate([value[cut[i]], p * value[cut[j]]])
-        score = scores(query[cut[i]], near_key, False, mechanism, head)
-        output.append(weigh(query[cut[i]], near_key, near_value, lambda t, s: True, score))
+        weights = np.exp(query[cut[i]] @ key.T / math.sqrt(query.shape[1]))  # [size, N]
+        counts = np.zeros(len(key))  # how often a key is seen
+        counts[cut[i]] += 1
+        counts[cut[j]] += permutation[i, j]
+        weights = weights * counts
+        output.append(weights / weights.sum(1, keepdims=True) @ value)
     return np.concatenate(output)
 
 
@@ -325,7 +326,8 @@ def elu(mechanism, head, q, k):
 
 def rfa(mechanism, head, q, k):
     w = array(mechanism.feature_map.projection)[head]
-    return np.cos((unit(q) - unit(k)) @ w).sum()  # cos a cos b + sin a sin b
+    apart = array(mechanism.feature_map.sigma)[head] * (unit(q) - unit(k))
+    return np.cos(apart @ w).sum()  # cos a cos b + sin a sin b
 
 
 def performer(mechanism, head, q, k):

@@ -1,5 +1,6 @@
 """What is said to approximate something does so, and what is said to find something finds it."""
 
+from functools import partial
 from itertools import pairwise
 
 import keras
@@ -40,13 +41,49 @@ def test_the_error_of_random_features_falls_with_the_root_of_their_number(name, 
     assert errors[-1] < 0.05 * array(exact).std() + 0.02
 
 
+@pytest.mark.parametrize("alike", [True, False])
+def test_rfa_sharpens_by_its_learned_scale(alike, normal):
+    """softmax((sigma q)'(sigma k)); where its components differ, of -|sigma * (q - k)|^2 / 2."""
+    query, key = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in normal(2, 1, 2, 32, 8))
+    value = normal(1, 2, 32, 8)
+    sigma = np.array([[1.6], [0.7]]) * np.ones((2, 8)) if alike else np.abs(normal(2, 8)) + 0.5
+    near, far = (x * sigma[:, None] for x in (query, key))
+    scores = near @ far.swapaxes(-1, -2)
+    if not alike:
+        scores = scores - (far**2).sum(-1)[:, :, None] / 2  # |q|^2 is the same for all keys
+    weights = np.exp(scores)
+    exact = weights / weights.sum(-1, keepdims=True) @ value
+
+    def error(sigma):
+        mechanism = MECHANISMS["rfa"](2, 8, features=8192)
+        mechanism.build(query.shape, key.shape, value.shape)
+        mechanism.feature_map.sigma.assign(sigma)
+        return np.sqrt(np.mean((array(mechanism(query, key, value)) - exact) ** 2))
+
+    assert error(sigma) < 0.03
+    assert error(np.ones((2, 8))) > 0.05
+
+
+def test_rfa_stays_in_range_where_its_weights_sum_to_zero():
+    """Of two keys with the weights cos(pi / 3) = 1/2 and cos(2 pi / 3) = -1/2."""
+    mechanism = MECHANISMS["rfa"](1, 2, features=1, dtype="mixed_float16")
+    query, key, value = np.array(
+        [[[1, 0], [1, 0]], [[8**0.5, 1], [5**0.5, 2]], [[1, 1], [-1, -1]]], "float16"
+    )[:, None, None]
+    mechanism.build(query.shape, key.shape, value.shape)
+    mechanism.feature_map.projection.assign(np.array([[[0.0], [np.pi]]]))
+    output = array(mechanism(query, key, value)).astype("float32")
+    assert (np.abs(output) < 101).all()
+
+
 def test_orthogonal_features_err_less_than_independent_ones(normal, monkeypatch):
     from keras_transformer.attention.features import PositiveFeatures, RandomFeatures
 
     query, key, value = normal(1, 1, 64, 32), normal(1, 1, 64, 32), normal(1, 1, 64, 32)
     exact = array(MECHANISMS["dot"](1, 32)(query, key, value))
     orthogonal = error("performer", 32, exact, query, key, value)
-    monkeypatch.setattr(PositiveFeatures, "draw", RandomFeatures.draw)
+    for name in ("normals", "form"):
+        monkeypatch.setattr(PositiveFeatures, name, getattr(RandomFeatures, name))
     assert orthogonal < error("performer", 32, exact, query, key, value)
 
 
@@ -121,6 +158,25 @@ def test_clusters_follow_the_data(normal):
     np.testing.assert_array_equal(array(mechanism.centroids), before)  # only while training
 
 
+@pytest.mark.parametrize("scores", [False, True])
+def test_clusters_that_move_do_not_tell_of_places_to_come(scores, normal):
+    """With a momentum of 0 each batch moves them all the way."""
+    mechanism = MECHANISMS["kmeans"](1, 8, causal=True, clusters=4, momentum=0.0)
+    x = normal(1, 1, 32, 8)
+    other = x.copy()
+    other[:, :, 16:] = normal(1, 1, 16, 8)
+    mechanism.build(x.shape, x.shape, x.shape)
+    before = array(mechanism.centroids)
+
+    def attend(x):
+        mechanism.centroids.assign(before)
+        found = mechanism(x, x, x, return_attention_scores=scores, training=True)
+        return array(found[1] if scores else found)[:, :, :16]
+
+    np.testing.assert_allclose(attend(x), attend(other), atol=1e-6)
+    assert np.abs(array(mechanism.centroids) - before).max() > 0.1
+
+
 def test_rows_and_columns_of_a_sinkhorn_sorting_sum_to_one(normal):
     valid = np.array([[True] * 6, [True] * 4 + [False] * 2])
     matrix = array(sinkhorn(normal(2, 6, 6), valid))
@@ -130,6 +186,28 @@ def test_rows_and_columns_of_a_sinkhorn_sorting_sum_to_one(normal):
     permutation = np.eye(6)[[3, 0, 5, 1, 4, 2]]
     sharp = array(sinkhorn(ops.array(20 * permutation[None], "float32"), valid[:1]))
     np.testing.assert_allclose(sharp[0], permutation, atol=1e-3)
+
+
+@pytest.mark.parametrize(("training", "tolerance"), [(False, 0.001), (True, 0.1)])
+def test_blocks_are_sorted_one_to_one_however_alike_their_tokens_are(training, tolerance, normal):
+    """Of 16 blocks of 64 tokens that share a fifth of their variance; the noise takes longer."""
+    query, key = 0.2**0.5 * normal(2, 4, 2, 16, 1, 64) + 0.8**0.5 * normal(2, 4, 2, 16, 64, 64)
+    mechanism = MECHANISMS["sinkhorn"](2, 64, size=64)
+    mechanism.build(*[(4, 2, 16 * 64, 64)] * 3)
+    if training:
+        mechanism.noise = partial(mechanism.noise, training=True)
+    matrix = array(mechanism.sort(query, key, np.ones((4, 2, 16, 64), bool)))
+    np.testing.assert_allclose(matrix.sum(-2), 1, atol=1e-4)
+    np.testing.assert_allclose(matrix.sum(-1), 1, atol=tolerance)
+    assert 0.2 < matrix.max(-1).mean() < 0.8  # neither all alike nor hard from the beginning
+
+
+def test_the_weights_of_sorted_blocks_sum_to_one(normal):
+    x, keep = normal(2, 2, 24, 8), np.arange(24)[None] < np.array([[24], [14]])
+    mechanism = MECHANISMS["sinkhorn"](2, 8, size=4)
+    _, scores = mechanism(x, x, x, keep=keep, return_attention_scores=True)
+    np.testing.assert_allclose(array(scores)[0].sum(-1), 1, atol=1e-5)
+    np.testing.assert_allclose(array(scores)[1, :, :14].sum(-1), 1, atol=1e-5)
 
 
 def test_blocks_that_belong_together_are_sorted_together(normal):
@@ -239,6 +317,15 @@ def test_a_window_longer_than_the_sentence_sees_all_of_it(normal):
     for name, options in (("local", dict(window=1000)), ("block", dict(size=1000))):
         found = array(MECHANISMS[name](2, 4, **options)(query, key, value))
         np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["local", "block"])
+def test_many_large_values_are_in_range_in_half_precision(name):
+    """A mean of 1000 values of 100, whose sum float16 has no number for."""
+    options = dict(window=2000) if name == "local" else dict(size=1000)
+    mechanism = MECHANISMS[name](1, 4, dtype="mixed_float16", **options)
+    query, value = np.zeros((1, 1, 1000, 4), "float16"), np.full((1, 1, 1000, 4), 100, "float16")
+    np.testing.assert_allclose(array(mechanism(query, query, value)), 100, rtol=1e-2)
 
 
 def test_monotonic_attention_moves_forward_only(normal):

@@ -1,8 +1,10 @@
 import re
 
+import keras
 import numpy as np
 import pytest
 
+import keras_transformer as kt
 from keras_transformer import CrossAttention, DotProductAttention, SelfAttention
 from keras_transformer.attention import MECHANISMS
 from tests import oracle
@@ -88,11 +90,71 @@ def test_a_size_that_heads_cannot_share_is_refused():
         ("local(window=2.5)", "window=2.5 has to be a positive whole number"),
         ("lsh(buckets=3)", "buckets=3 has to be a positive even number"),
         ("aft(kind='none')", "kind='none' is not known: choose 'simple'"),
+        ("aft(window=128)", "window=128 is for kind='local', not for 'simple'"),
+        ("aft(kind='local', max_length=9)", "max_length=9 is for kind='full', not for 'local'"),
+        ("aft(kind='full', rank=0)", "rank=0 has to be a positive whole number"),
+        ("performer(redraw=-1)", "redraw=-1 has to be a whole number, 0 or more"),
+        ("rfa(redraw=0.5)", "redraw=0.5 has to be a whole number, 0 or more"),
+        ("kmeans(momentum=7)", "momentum=7 has to be a number from 0 to 1"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused(spec, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         SelfAttention(d_model=8, num_heads=2, heads=spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("monotonic(noise=2.0)", "noise=2.0 has to be a number from 0 to 1"),
+        ("location(width=3.0)", "width=3.0 has to be a positive whole number"),
+        ("location(width=4)", "width=4 has to be a positive odd number"),
+    ],
+)
+def test_an_option_of_cross_attention_that_makes_no_sense_is_refused(spec, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        CrossAttention(d_model=8, num_heads=2, heads=spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "refused"),
+    [
+        ("dot + local(window=4, score='cosine')", None),
+        ("performer + lsh(buckets=4)", None),
+        ("fourier + synthesizer(mixed=True)", None),
+        ("dot + linear", "linear"),
+        ("efficient", "efficient"),
+        ("aft", "aft"),
+        ("gmlp", "gmlp"),
+        ("synthesizer", "synthesizer"),
+        ("additive", "additive"),
+        ("block(score='mlp')", "block"),
+        ("global_tokens(added=True)", "global_tokens"),
+    ],
+)
+def test_rotary_positions_are_for_dot_products(spec, refused):
+    SelfAttention(d_model=8, num_heads=2, heads=spec)
+    if refused is None:
+        SelfAttention(d_model=8, num_heads=2, heads=spec, rotary=True)
+        return
+    with pytest.raises(ValueError, match=f"The mechanism {refused} does not compare .* rotary"):
+        SelfAttention(d_model=8, num_heads=2, heads=spec, rotary=True)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="XLA compiles it elsewhere")
+@pytest.mark.parametrize("heads", ["dot + monotonic", "location"])
+def test_what_xla_cannot_compile_is_not_given_to_it(heads, normal):
+    model = kt.Transformer(
+        kt.ModelConfig(
+            vocabulary_size=9, d_model=8, d_ff=8, num_heads=2, encoder_layers=1, decoder_layers=1,
+            cross_heads=heads,
+        )
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="Proceeding with `jit_compile=False`"):
+        model.compile("sgd", "mse", jit_compile=True)
+    assert not model.jit_compile
+    batch = {name: np.ones((2, 3), "int32") for name in ("source", "target")}
+    assert np.isfinite(model.train_on_batch(batch, normal(2, 3, 9)))
 
 
 class Unfit(DotProductAttention):

@@ -97,6 +97,20 @@ def test_it_streams_what_greedy_search_writes(loaded):
     np.testing.assert_array_equal(found["text"], greedy(text=tf.constant(LINES))["text"])
 
 
+@pytest.mark.parametrize(
+    "heads", ["linear", "local(window=4)", "dot + aft(kind='local', window=4) + lsh(buckets=2)"]
+)
+def test_xla_decodes_the_same_whatever_the_state(heads, exported, tmp_path):
+    model = make_model(exported, heads.count("+") + 1, decoder_heads=heads)
+    names = ("decode_ids", "decode_ids_compiled")
+    signatures = save_and_load(model, exported, tmp_path, *names).signatures
+    ids, lengths = tf.constant([[5, 6, 7, 8], [9, 5, 0, 0], [7, 7, 6, 0]]), tf.constant([4, 2, 3])
+    expected, found = (signatures[name](ids=ids, lengths=lengths) for name in names)
+    np.testing.assert_array_equal(found["ids"], expected["ids"])
+    np.testing.assert_allclose(found["score"], expected["score"], rtol=1e-3)
+    assert len(set(map(bytes, expected["ids"].numpy()))) > 1
+
+
 def test_variants_decode_in_the_saved_model(exported, tmp_path):
     model = make_model(exported, len(VARIANTS), decoder_heads=" + ".join(VARIANTS))
     found = save_and_load(model, exported, tmp_path, "greedy").signatures["greedy"](

@@ -6,7 +6,7 @@ from keras_transformer_server.settings import SettingsError
 
 
 def test_one_that_cannot_start_says_why(tmp_path):
-    with pytest.raises(SettingsError, match="did not start:(.|\n)*nothing to serve"):
+    with pytest.raises(SettingsError, match=r"did not start:(.|\n)*nothing to serve"):
         ServerProcess(tmp_path)
 
 
