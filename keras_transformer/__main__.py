@@ -23,6 +23,7 @@ from keras_transformer.generation.translate import Translator
 from keras_transformer.plots_command import add_pictures
 from keras_transformer.training.callbacks import Stopped
 from keras_transformer.training.checkpoint import write_atomically
+from keras_transformer.training.cores import share_cores
 from keras_transformer.training.distillation import distill
 from keras_transformer.training.run import load_run, train
 from keras_transformer.version import VERSION
@@ -157,6 +158,7 @@ def _demo(parsed):
 def _train(parsed):
     config = read_config(parsed.config, parsed.overrides)
     run_dir = parsed.run_dir or f"runs/{Path(parsed.config).stem}"
+    share_cores(config.training.parallel_parts)
     try:
         train(config, run_dir, resume=parsed.resume)
     except Stopped:

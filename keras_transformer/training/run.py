@@ -28,7 +28,6 @@ from keras_transformer.training.callbacks import (
     asked_to_stop,
 )
 from keras_transformer.training.checkpoint import Checkpoints, write_atomically
-from keras_transformer.training.cores import share_cores
 from keras_transformer.training.log import Log, forget_epochs, read_log
 from keras_transformer.training.loss import LabelSmoothedCrossEntropy
 from keras_transformer.training.memory import keep_freed_memory
@@ -64,7 +63,6 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
     run_dir = Path(run_dir)
     check_run_dir(config, run_dir, resume)
     keep_freed_memory()
-    share_cores(config.training.parallel_parts)
     keras.utils.set_random_seed(config.training.seed)
     # All that can be wrong with the input is found before the first file is written.
     tokenizer = find_tokenizer(config, run_dir, say)

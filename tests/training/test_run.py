@@ -253,18 +253,14 @@ def test_freed_memory_is_kept_where_the_c_library_can_be_asked_to():
     assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
 
 
-def test_parts_of_a_batch_share_the_cores():
-    """In a process of its own: TensorFlow has begun to compute in this one."""
-    keras.ops.ones(1)
-    assert not share_cores(2)
-    code = """if True:
-        import os
-        import tensorflow as tf
-        from keras_transformer.training.cores import share_cores
-        assert not share_cores(1)
-        assert tf.config.threading.get_inter_op_parallelism_threads() == 0
-        assert share_cores(2)
-        assert tf.config.threading.get_inter_op_parallelism_threads() == 2
-        assert tf.config.threading.get_intra_op_parallelism_threads() == max(1, os.cpu_count() // 2)
-        """
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_parts_of_a_batch_share_the_cores(monkeypatch):
+    for name in ("TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS"):
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    share_cores(1)
+    assert "TF_NUM_INTEROP_THREADS" not in os.environ
+    share_cores(2)
+    assert os.environ["TF_NUM_INTEROP_THREADS"] == "2"
+    assert os.environ["TF_NUM_INTRAOP_THREADS"] == str(max(1, os.cpu_count() // 2))
+    share_cores(4)
+    assert os.environ["TF_NUM_INTEROP_THREADS"] == "2"
