@@ -32,8 +32,8 @@ class TrainingConfig:
         label_smoothing: the share of each label that is spread over the vocabulary.
         precision: "float32" or "mixed_bfloat16".
         jit_compile: whether XLA compiles the training step, once for every shape of a batch.
-        parallel_parts: parts that a batch is computed in side by side, each by its share of the
-            cores. With 2, a step of a small model is faster on two cores.
+        parallel_parts: parts that a batch is computed in side by side; `keras-transformer train`
+            gives each its share of the cores. With 2, a step of a small model is faster on two.
         accumulate_batches: batches whose gradients are averaged into one update.
         checkpoint_steps: batches between checkpoints; one is also written after each epoch.
         keep_checkpoints: how many of them are kept.

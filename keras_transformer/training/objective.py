@@ -78,18 +78,17 @@ class Objective(keras.Model):
         self.built = True  # as the Transformer is
 
     def call(self, inputs, training=False):
-        if not training:
-            return self._minimise(inputs)
-        self.batches.assign_add(1)
-        if self.parts == 1:
-            return self._minimise(inputs, training=True)
+        if training:
+            self.batches.assign_add(1)
+        if not training or self.parts == 1:
+            return self._of_rows(inputs, training)
         rows = ops.shape(inputs["labels"])[0]
         cuts = pairwise(rows * part // self.parts for part in range(self.parts + 1))
         parts = [{name: x[first:end] for name, x in inputs.items()} for first, end in cuts]
-        return _mean([self._minimise(part, training=True) for part in parts])
+        return _mean([self._of_rows(part, training) for part in parts])
 
-    def _minimise(self, inputs, training=False):
-        """The results of rows."""
+    def _of_rows(self, inputs, training):
+        """The results, computed at once."""
         source, target, labels = (inputs[name] for name in ("source", "target", "labels"))
         methods, read = self.methods, source
         if training:
