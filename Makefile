@@ -25,8 +25,9 @@ strip-notebooks: $(INSTALLED)
 # What is made of keras.ops alone, on another backend of Keras. Not part of `make test`.
 PORTABLE = tests/attention tests/layers tests/models tests/generation \
 	tests/training/test_loss_metrics_schedule.py
+# Compiling is most of the time, so little is optimised.
 test-jax: $(VENV)/.installed-jax
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -q $(PORTABLE)
+	KERAS_BACKEND=jax XLA_FLAGS=--xla_backend_optimization_level=0 $(BIN)/python -m pytest -q $(PORTABLE)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ from keras import ops
 from matplotlib.figure import Figure
 
 from keras_transformer.attention import MECHANISMS
+from keras_transformer.attention.bias import BIASES
 from keras_transformer.attention.bucketed import BucketedAttention
 from keras_transformer.attention.spec import parse_heads
 
@@ -88,7 +89,7 @@ def page():
         specs = DRAWN.get(name, [name])
         pictures = [(spec, picture(spec)) for spec in specs]
         doc = inspect.cleandoc(mechanism.__doc__)
-        (cost,) = re.findall(r"Cost: (.*?)(?:[.;]\s|, in T steps)", doc, re.DOTALL)
+        (cost,) = re.findall(r"Cost: (.*?)(?:[.;:]\s|, in T steps|, of which)", doc, re.DOTALL)
         cost = " ".join(cost.split())
         made = [make(spec) for spec in specs]
         uses = [
@@ -104,7 +105,6 @@ def page():
     measured = "".join(
         f"![{title}]({file}) ([measured](../benchmarks/{table}.md))\n\n"
         for title, file, table in MEASURED
-        if (DOCS / file).exists()
     )
     opening = OPENING.format(n=N, heads=HEADS, measured=measured)
     return opening + "\n".join(rows) + "\n\n" + "\n\n".join(sections) + "\n"
@@ -125,7 +125,14 @@ def prose(mechanism):
         for name, parameter in inspect.signature(mechanism.__init__).parameters.items()
         if name not in COMMON
     ]
+    if mechanism is MECHANISMS["dot"]:
+        body += "\n\nBeside the score, by the distance of the key from the query:\n\n"
+        body += "\n".join(f'- `bias="{name}"`: {one_line(bias)}' for name, bias in BIASES.items())
     return "\n\n".join([body, "\n".join(options)]).strip()
+
+
+def one_line(bias):
+    return " ".join(text(bias).split())
 
 
 def text(mechanism):

@@ -1,5 +1,10 @@
 import dataclasses
+import os
 from pathlib import Path
+
+# Some virtual machines tell of matrix tiles (AMX) that they cannot run, and bfloat16 products then
+# end the process with an illegal instruction.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 import keras
 import numpy as np

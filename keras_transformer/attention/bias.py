@@ -19,6 +19,8 @@ class RelativeBias(keras.layers.Layer):
         scale: that of the score which this is added to.
     """
 
+    reads_query = False  # beside the distance
+
     def __init__(self, num_heads, head_dim, causal=False, scale=1.0, **kwargs):
         super().__init__(**kwargs)
         self.scale = scale
@@ -78,6 +80,8 @@ class ALiBi(RelativeBias):
 
     The slopes are 2^(-8 h / H) for the heads h = 1 ... H of a group, also where H is no power of
     two. A group of one head has the last of them, 2^-8.
+
+    Cost: one addition a score. Choose it for sequences longer than those of the training.
     """
 
     def of_distances(self, query, distances):
@@ -89,10 +93,13 @@ class ALiBi(RelativeBias):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class T5Bias(RelativeBias):
-    """A learned number for each head and each bucket of distances (Raffel et al. 2020, "T5").
+    """b_{bucket(s - t)}, a learned number for each head and bucket (Raffel et al. 2020, "T5").
 
     Half of the buckets are for one distance each, the others grow logarithmically up to 128, and
     beyond that all is one bucket. Keys on the right have buckets of their own.
+
+    Cost: one addition a score. Choose it where near places need telling apart and far ones do not;
+    it is the cheapest of the learned ones.
     """
 
     NUM_BUCKETS, MAX_DISTANCE = 32, 128
@@ -128,8 +135,12 @@ class ShawBias(RelativeBias):
 
     The vectors are shared by the heads, as in the paper. Its second set of vectors, which is added
     to the values, is left out: by the paper's table 3 it gives nothing beside the first.
+
+    Cost: a product with 33 vectors a query, and one addition a score. Choose it where what a
+    distance means depends on who looks.
     """
 
+    reads_query = True
     LONGEST = 16
 
     def build(self, input_shape=None):
@@ -158,7 +169,12 @@ class TransformerXLBias(RelativeBias):
 
     u and v are learned and the same at every place; u is added to the query that is compared with
     the keys. W reads sinusoids of the size H K.
+
+    Cost: a second product as large as that of queries and keys. Choose it for long sequences whose
+    far distances matter, which `shaw` and `t5` do not tell apart.
     """
+
+    reads_query = True
 
     def build(self, input_shape=None):
         size = self.num_heads * self.head_dim

@@ -9,7 +9,13 @@ from keras_transformer.attention.mechanism import Mechanism
 from keras_transformer.attention.options import check_positive, check_share
 from keras_transformer.attention.patterns import extent
 from keras_transformer.attention.scores import to_unit_length
-from keras_transformer.attention.softmax import Partial, SoftmaxAttention, attend_partly, merge
+from keras_transformer.attention.softmax import (
+    Partial,
+    SoftmaxAttention,
+    attend_partly,
+    attend_to_seen,
+    merge,
+)
 
 SELF = -1e4  # added to the score of a place with itself: it counts where nothing else is seen
 
@@ -70,8 +76,7 @@ class BlockAttention(SoftmaxAttention):
         if self.causal:
             place = masks.positions(size)
             mask = mask & (place[None, :] <= place[:, None])
-        part = attend_partly(scores, mask, value, self.weight_dropout)
-        return blocks.join(merge([part]), length)
+        return blocks.join(attend_to_seen(scores, mask, value, self.weight_dropout), length)
 
 
 class BucketedAttention(Mechanism):
@@ -82,6 +87,9 @@ class BucketedAttention(Mechanism):
     them on each side or, if causal, the last ones. (The papers cut the sorted sequence into chunks
     instead; where a chunk begins depends on later places, and so cannot be causal to the letter.) A
     place sees itself only where it sees nothing else.
+
+    softmax over the s seen of q_t'k_s / sqrt(K), with k_s = q_s / |q_s|, and -1e4 added for s = t;
+    with several rounds + log of the share of the rounds with t and s in one bucket that see s.
 
     Args:
         num_heads, head_dim, causal, dropout: as of every mechanism.

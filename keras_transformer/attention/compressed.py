@@ -4,17 +4,17 @@ import keras
 from keras import ops
 
 from keras_transformer import masks
-from keras_transformer.attention import blocks
+from keras_transformer.attention import blocks, slots
 from keras_transformer.attention.mechanism import Mechanism
 from keras_transformer.attention.options import check_positive
-from keras_transformer.attention.softmax import softmax
+from keras_transformer.attention.softmax import attend_to_seen, softmax
 
 
 class CompressedAttention(Mechanism):
     """Softmax attention to R keys and values, each a sum of those of all places.
 
-    softmax(Q (E K)' / sqrt(K)) F V, with E and F of [R, S]. A key is made of the whole sequence, so
-    this cannot be causal.
+    softmax(Q (E K)' / sqrt(K)) F V, with E and F of [R, S]. Where a key is made of the whole
+    sequence, this cannot be causal.
     """
 
     can_be_causal = False
@@ -48,10 +48,13 @@ class CompressedAttention(Mechanism):
         return output, ops.matmul(weights, memory["weights"]), state
 
     def _look_at(self, query, memory):
-        """The output [B, H, T, K], and the weights [B, H, T, R] of what is left of the keys."""
-        scores = ops.einsum("bhtk,bhrk->bhtr", query * self.head_dim**-0.5, memory["key"])
+        """The output [..., T, K], and the weights [..., T, R] of what is left of the keys."""
+        scores = self._scores(query, memory["key"])
         weights = softmax(scores, memory["mask"][:, None, None, :])
         return ops.matmul(self.weight_dropout(weights), memory["value"]), weights
+
+    def _scores(self, query, key):
+        return ops.einsum("...tk,...rk->...tr", query * self.head_dim**-0.5, key)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -122,16 +125,23 @@ class ConvolvedAttention(CompressedAttention):
     a filter for each head. (The paper's also mixes components, as the projections do.) Of sequences
     longer than length * factor, the convolution reads the means of so many stretches of equal size:
     its stride grows with the sequence, and never more than `length` keys are left. (The paper's
-    stride is 3 whatever the length, and its cost N^2 / 3; with it, the paper's can be causal.)
-    Padding is taken to be at the end.
+    stride is 3 whatever the length, and its cost N^2 / 3.) Padding is taken to be at the end.
 
-    Cost: O(N length) in time and memory. Choose it where a summary of what is far will do.
+    If causal, key r is made of the `factor` places up to r factor, zeros before the first, and a
+    place t sees the last `length` of the keys that are complete, those with r <= t / factor. As in
+    the paper, the few places since then, and with factor > 1 often t itself, are left to other
+    heads or layers.
+
+    Cost: O(N length) in time and memory; decoding keeps `length` keys and values, and those that
+    are being made. Choose it where a summary of what is far will do.
 
     Args:
         num_heads, head_dim, causal, dropout: as of every mechanism.
         length: how many keys and values are left at most.
         factor: how many places, or stretches, make one of them.
     """
+
+    can_be_causal = True
 
     def __init__(
         self,
@@ -175,3 +185,65 @@ class ConvolvedAttention(CompressedAttention):
             taps = ops.take(ops.cast(each, dtype), cell % self.factor, axis=0)  # [B, S, H]
             maps.append(belongs[:, None] * ops.transpose(taps, (0, 2, 1))[:, :, None, :])
         return *maps, key[None, :] * self.factor < ops.minimum(count, most)
+
+    def attend(self, query, key, value, keep):
+        if not self.causal:
+            return super().attend(query, key, value, keep)
+        length, factor = ops.shape(query)[2], self.factor
+        if keep is None:
+            keep = ops.ones((1, length), "bool")
+        keep = keep[:, None, :, None]
+        key, value = (
+            ops.einsum("bhrik,ih->bhrk", self._up_to_keys(x * ops.cast(keep, x.dtype)), taps)
+            for x, taps in ((key, self._taps("key", key)), (value, self._taps("value", value)))
+        )  # [B, H, R, K]
+        made = ops.any(self._up_to_keys(keep), axis=(3, 4))  # [B or 1, 1, R]
+        # The queries from one key to the next see the same keys.
+        (query,), (key, value, made), distance = blocks.windows(
+            [blocks.cut(query, factor)], [key, value, made], self.length - 1, 0
+        )
+        batch_size, _, count = ops.shape(query)[:3]
+        query = ops.reshape(query, (batch_size, self.num_heads, count, -1, self.head_dim))
+        seen = ops.repeat((distance > -self.length) & (distance <= 0), factor, axis=0)
+        output = attend_to_seen(
+            self._scores(query, key), seen & made[:, :, :, None, :], value, self.weight_dropout
+        )
+        return blocks.join(output, length)
+
+    def _up_to_keys(self, x):
+        """The places [B, H, N, ...] that make each key of causal attention: [B, H, R, factor, ...].
+
+        A key ends with its last place, so there is one for the first place alone.
+        """
+        keys = -(-ops.shape(x)[2] // self.factor)
+        padding = [[0, 0], [0, 0], [self.factor - 1, 0], [0, 0]]
+        return blocks.cut(ops.pad(x, padding), self.factor)[:, :, :keys]
+
+    def start(self, batch_size, length):
+        most = blocks.at_most(self.length, -(-length // self.factor))
+        shape = (batch_size, self.num_heads)
+        state = {}
+        for name in ("key", "value"):
+            # One more, for the one that is being made.
+            state[name] = slots.make(*shape, most + 1, self.head_dim, self.compute_dtype)
+            state[f"next_{name}"] = ops.zeros((*shape, 1, self.head_dim), self.compute_dtype)
+        return state
+
+    def step(self, query, key, value, state, index):
+        tap = (index - 1) % self.factor
+        making, last = (index + self.factor - 1) // self.factor, index // self.factor
+        count, new = ops.shape(state["key"])[2], {}
+        for name, x in (("key", key), ("value", value)):
+            weight = ops.take(self._taps(name, x), tap, axis=0)[None, :, None, None]
+            so_far = state[f"next_{name}"]
+            so_far = ops.where(tap == 0, ops.zeros_like(so_far), so_far) + weight * x
+            new[f"next_{name}"] = so_far
+            new[name] = slots.write(state[name], so_far, making % count)
+        number = making - (making - masks.positions(count)) % count  # of the key in each slot
+        seen = (number >= 0) & (number <= last) & (number > last - self.length)
+        output, _ = self._look_at(query, new | {"mask": seen[None]})
+        return output, new
+
+    def _taps(self, name, x):
+        """A filter [factor, H], in the type of what it is for."""
+        return ops.cast(getattr(self, f"{name}_filter"), x.dtype)

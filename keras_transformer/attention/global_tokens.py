@@ -12,11 +12,14 @@ from keras_transformer.attention.patterns import PatternAttention
 class GlobalAttention(PatternAttention):
     """Attention through a few special tokens that look at all places and are looked at by all.
 
-    By default they are the first `count` places of the sequence (Beltagy et al. 2020,
-    "Longformer"). With `added` they are not in it (Ainslie et al. 2020, "ETC"; Lee et al. 2019,
-    "Set Transformer"): learned queries collect from all places, softmax(G K') V, and every place
-    looks at what they have collected, by learned keys. (ETC carries such tokens from layer to
-    layer; here each layer has its own.)
+    By default they are the first `count` places of the sequence: softmax over the s < count, and
+    over all s for t < count, of q_t'k_s / sqrt(K) (Beltagy et al. 2020, "Longformer", but with the
+    same projections for global and other places).
+
+    With `added` they are not in it (Ainslie et al. 2020, "ETC"; Lee et al. 2019, "Set
+    Transformer"): learned queries collect from all places, softmax(G K') V, and every place looks
+    at what they have collected, by learned keys. (ETC carries such tokens from layer to layer; here
+    each layer has its own.)
 
     Cost: O(N count) in time and memory. Choose it beside `local`, to carry what concerns the whole.
 

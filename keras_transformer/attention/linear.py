@@ -104,6 +104,8 @@ class LinearAttention(Mechanism):
 class EluAttention(LinearAttention):
     """Linear attention with phi(x) = elu(x) + 1 (Katharopoulos et al. 2020).
 
+    sum_s phi(q)'phi(k_s) v_s / sum_s phi(q)'phi(k_s), over all s or, if causal, those so far.
+
     Cost: O(N K^2); decoding keeps K^2 numbers. Choose it for long sequences and fast decoding where
     sharp weights are not needed; it does not approximate the softmax.
 
@@ -122,6 +124,7 @@ class EluAttention(LinearAttention):
 class RandomFeatureAttention(LinearAttention):
     """Linear attention with random Fourier features of unit vectors (Peng et al. 2021, "RFA").
 
+    sum_s phi(q)'phi(k_s) v_s / sum_s phi(q)'phi(k_s), with
     phi(x) = [sin w'(sigma * x), cos w'(sigma * x)] / sqrt(features), with random w, and a sigma for
     each component of a head that is learned and begins at 1.
 
@@ -139,6 +142,7 @@ class RandomFeatureAttention(LinearAttention):
     """
 
     weights_are_probabilities = False
+    compares_by_dot_product = False  # sigma and the random features stand between the two
 
     def __init__(
         self,
@@ -161,6 +165,7 @@ class RandomFeatureAttention(LinearAttention):
 class PerformerAttention(LinearAttention):
     """Linear attention with positive orthogonal random features (Choromanski et al. 2021, FAVOR+).
 
+    sum_s phi(q)'phi(k_s) v_s / sum_s phi(q)'phi(k_s), with
     phi(x) = exp(w'y - |y|^2 / 2) / sqrt(features) of y = x / K^(1/4), with random w, of which so
     many as a head has components are orthogonal.
 

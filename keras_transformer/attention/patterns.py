@@ -6,7 +6,13 @@ from keras import ops
 from keras_transformer import masks
 from keras_transformer.attention import blocks
 from keras_transformer.attention.options import check_positive
-from keras_transformer.attention.softmax import Partial, SoftmaxAttention, attend_partly, merge
+from keras_transformer.attention.softmax import (
+    Partial,
+    SoftmaxAttention,
+    attend_partly,
+    attend_to_seen,
+    merge,
+)
 
 
 class PatternAttention(SoftmaxAttention):
@@ -74,6 +80,12 @@ class PatternAttention(SoftmaxAttention):
             stride: how far two places are apart.
             hidden: a function that says which distances in the window are not seen after all.
         """
+        seen, length = self._window(query, key, value, keep, before, after, stride, hidden)
+        part = attend_partly(*seen, self.weight_dropout)
+        return Partial(*(blocks.join(each, length) for each in part))
+
+    def _window(self, query, key, value, keep, before, after, stride=1, hidden=None):
+        """Scores, mask and values of each block of queries, and the length of the sequence."""
         length = ops.shape(query)[2]
         content, key = self._prepare(query, key)
         (content, query), (key, value, keep), distance = blocks.windows(
@@ -86,9 +98,7 @@ class PatternAttention(SoftmaxAttention):
         mask = (distance >= -before) & (distance <= after)
         if hidden is not None:
             mask = mask & ~hidden(stride * distance)
-        mask = mask & keep[:, :, :, None, :]
-        part = attend_partly(scores, mask, value, self.weight_dropout)
-        return Partial(*(blocks.join(each, length) for each in part))
+        return (scores, mask & keep[:, :, :, None, :], value), length
 
     def _attend_to_first(self, query, key, value, keep):
         """The part of attention to the global tokens that are not near."""
@@ -108,7 +118,7 @@ class PatternAttention(SoftmaxAttention):
         num_queries, num_keys = ops.shape(query)[2], ops.shape(key)[2]
         distance = masks.positions(num_keys)[None, :] - masks.positions(num_queries)[:, None]
         scores = self._score_pairs(query, key, distance)
-        return merge([attend_partly(scores, keep[:, None, None, :], value, self.weight_dropout)])
+        return attend_to_seen(scores, keep[:, None, None, :], value, self.weight_dropout)
 
     def _score_pairs(self, query, key, distance):
         """The scores [B, H, T, S] where T or S is small."""
@@ -122,7 +132,8 @@ class LocalAttention(PatternAttention):
 
     softmax over the s with |s - t| <= window / 2 of q_t'k_s / sqrt(K); if causal, over the last
     `window` places, t among them. With `global_tokens` it is Longformer's pattern (Beltagy et al.
-    2020) and that of ETC (Ainslie et al. 2020), with the special tokens taken from the sequence.
+    2020; it has other projections for global places) and that of ETC (Ainslie et al. 2020), with
+    the special tokens taken from the sequence.
 
     Cost: O(N window) in time and memory; decoding keeps `window` places (all, with
     `global_tokens`). Choose it for long text,
@@ -169,6 +180,14 @@ class LocalAttention(PatternAttention):
 
     def near(self, distance):
         return (distance >= -self.before) & (distance <= self.after)
+
+    def attend(self, query, key, value, keep):
+        if self.global_tokens:
+            return super().attend(query, key, value, keep)
+        if keep is None:
+            keep = ops.ones((1, ops.shape(key)[2]), "bool")
+        seen, length = self._window(query, key, value, keep, self.before, self.after)
+        return blocks.join(attend_to_seen(*seen, self.weight_dropout), length)
 
     def attend_near(self, query, key, value, keep):
         return [self._attend_in_window(query, key, value, keep, self.before, self.after)]

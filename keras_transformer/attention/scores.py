@@ -17,7 +17,7 @@ class Score(keras.layers.Layer):
         scale: what the score is multiplied with; by default 1 / sqrt(K).
     """
 
-    is_dot_product = True  # of a query and a key, be it after a linear map
+    is_dot_product = True  # of a query and a key as they are, up to their lengths
 
     def __init__(self, num_heads, head_dim, scale=None, **kwargs):
         super().__init__(**kwargs)
@@ -79,6 +79,8 @@ class DotScore(Score):
 @keras.saving.register_keras_serializable("keras_transformer")
 class GeneralScore(Score):
     """q'W k (Luong et al. 2015), here over sqrt(K) as well, with a matrix for each head."""
+
+    is_dot_product = False  # what is rotated goes through a matrix between the two
 
     def build(self, input_shape=None):
         self.matrix = self._weight("matrix", self.head_dim, self.head_dim)

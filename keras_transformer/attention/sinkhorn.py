@@ -57,6 +57,7 @@ class SinkhornAttention(SoftmaxAttention):
 
     can_be_causal = False  # what is sorted to the front depends on all blocks
     can_cross = False
+    compares_by_dot_product = False  # the means of blocks are compared through a matrix
 
     def __init__(
         self,

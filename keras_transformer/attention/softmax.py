@@ -21,6 +21,19 @@ def softmax(scores, mask=None):
     return ops.cast(weights, scores.dtype)
 
 
+def attend_to_seen(scores, mask, value, dropout):
+    """Attention [..., T, K] to the keys that a mask leaves; 0 where it leaves none.
+
+    Args:
+        scores: [..., T, S].
+        mask: bool, broadcastable to the scores, True where a key is seen.
+        value: [..., S, K].
+        dropout: a layer for the weights.
+    """
+    output = ops.matmul(dropout(ops.cast(softmax(scores, mask), value.dtype)), value)
+    return ops.where(ops.any(mask, axis=-1, keepdims=True), output, 0)
+
+
 class Partial(NamedTuple):
     """Attention to a part of the keys, which `merge` puts together with that to other parts."""
 
@@ -41,11 +54,11 @@ def attend_partly(scores, mask, value, dropout):
     scores = masks.hide(ops.cast(scores, "float32"), mask)
     largest = ops.max(scores, axis=-1, keepdims=True, initial=masks.HIDDEN)
     largest = ops.stop_gradient(largest)
-    weights = ops.where(mask, ops.exp(scores - largest), 0.0)
+    weights = ops.exp(scores - largest)  # 0 for what is hidden, unless all is
     total = ops.sum(weights, axis=-1, keepdims=True)
     # A mean and not a sum, which float16 may have no room for.
-    weights = ops.cast(weights / ops.where(total > 0, total, 1.0), value.dtype)
-    output = ops.matmul(dropout(weights), value)
+    output = ops.matmul(dropout(ops.cast(weights / total, value.dtype)), value)
+    total = ops.where(largest > masks.HIDDEN, total, 0.0)  # nothing is seen
     return Partial(largest, total, output)
 
 
@@ -102,7 +115,7 @@ class SoftmaxAttention(Mechanism):
 
     @property
     def compares_by_dot_product(self):
-        return self.score.is_dot_product
+        return self.score.is_dot_product and not (self.bias and self.bias.reads_query)
 
     def build(self, query_shape, key_shape, value_shape):
         self.score.build(None)

@@ -290,6 +290,10 @@ def linformer(query, key, value, causal, mechanism, head, rank, max_length):
 
 def compressed(query, key, value, causal, mechanism, head, length, factor):
     def shorten(x, taps):
+        if causal:
+            x = np.concatenate([np.zeros((factor - 1, x.shape[1])), x])
+            firsts = range(0, len(x) - factor + 1, factor)
+            return np.stack([taps @ x[first : first + factor] for first in firsts])
         most = length * factor
         if len(x) > most:
             stretch = [s * most // len(x) for s in range(len(x))]
@@ -300,9 +304,11 @@ def compressed(query, key, value, causal, mechanism, head, length, factor):
 
     key = shorten(key, array(mechanism.key_filter)[:, head])
     value = shorten(value, array(mechanism.value_filter)[:, head])
-    return weigh(
-        query, key, value, lambda t, s: True, lambda t, s: dot(None, head, query[t], key[s], None)
-    )
+
+    def sees(t, s):
+        return not causal or t // factor - length < s <= t // factor
+
+    return weigh(query, key, value, sees, lambda t, s: dot(None, head, query[t], key[s], None))
 
 
 def kernel(weight):

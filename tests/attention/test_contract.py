@@ -141,6 +141,23 @@ def test_step_by_step_equals_the_whole(spec, rotary, normal):
         close(output[:, 0], whole[:, index])
 
 
+@encoding
+def test_rotary_positions_leave_nothing_but_the_distance(spec, normal):
+    """Later in the text, the same places are the same to each other."""
+    if not may_be_rotated(spec):
+        pytest.skip("rotary positions have no meaning for it")
+    if "performer" in spec or formulas.chooses_keys(spec):
+        pytest.skip("an approximation of the dot product, which may be another for other vectors")
+    if "max_length" in spec:
+        pytest.skip("it has weights for each position")
+    layer, x = self_attention(spec, rotary=True), normal(B, T, D)
+    layer.build(x.shape)
+    before = oracle.array(layer(x))
+    rotate = layer.rotary.call
+    layer.rotary.call = lambda x, **options: rotate(x, **options | {"offset": 7})
+    np.testing.assert_allclose(oracle.array(layer(x)), before, atol=1e-4)
+
+
 @causal
 def test_state_is_a_tree_of_batch_first_tensors(spec):
     layer = self_attention(spec, causal=True)
@@ -301,7 +318,7 @@ def test_agrees_with_a_loop_written_from_the_formula(spec, use, num_heads, norma
         expected = formulas.loop(
             spec, mechanism, query[b, :, :rows], key[b, :, :n], value[b, :, :n], use == "causal"
         )
-        np.testing.assert_allclose(output[b, :, :rows], expected, atol=2e-5)
+        close(output[b, :, :rows], expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("use", ["encode", "causal", "cross"])
