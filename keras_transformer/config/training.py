@@ -17,8 +17,8 @@ class TrainingConfig:
     Args:
         epochs: passes over the training data.
         max_minutes: training ends before it, after a whole epoch and with its cool-down, which
-            begins earlier where there is no time for all epochs; 0 for all epochs. On --resume
-            they are counted anew.
+            begins earlier where there is no time for all epochs; 0 for all epochs. What a run
+            has trained before --resume counts.
         seed: decides initial weights, dropout and the order of the data.
         start_from: another run, whose vocabulary and weights this one begins with (fine-tuning).
         warmup_steps: updates until the learning rate's peak.

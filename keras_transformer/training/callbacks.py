@@ -3,6 +3,7 @@
 import contextlib
 import math
 import signal
+import statistics
 import time
 from pathlib import Path
 
@@ -50,6 +51,7 @@ class Checkpointing(keras.callbacks.Callback):
         checkpoints: where they go.
         every: batches between two; there is one after each epoch as well.
         steps: batches in an epoch.
+        began: the time of `time.monotonic` when training began; checkpoints hold how long ago.
         stop: called after each batch; where it returns anything but None, a checkpoint is written
             and `Stopped` is raised.
     """
@@ -59,12 +61,14 @@ class Checkpointing(keras.callbacks.Callback):
         checkpoints: Checkpoints,
         every: int,
         steps: int,
+        began: float,
         stop=lambda: None,
     ):
         super().__init__()
         self.checkpoints = checkpoints
         self.every = every
         self.steps = steps
+        self.began = began
         self.stop = stop
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -105,7 +109,10 @@ class Checkpointing(keras.callbacks.Callback):
                 "Lower training.peak_learning_rate, or set training.clip_norm=1, and train into "
                 "another run directory."
             )
-        self.checkpoints.save(self.model, epoch=epoch, step=step, steps=self.steps, due=due)
+        seconds = time.monotonic() - self.began
+        self.checkpoints.save(
+            self.model, epoch=epoch, step=step, steps=self.steps, due=due, seconds=seconds
+        )
         # Only to go on from: an average is to be that of a run that was never stopped. With batches
         # that accumulate, the new checkpoint may have the old one's number and be in its place.
         if self.extra is not None and self.extra != self.checkpoints.last():
@@ -138,32 +145,56 @@ class TimeLimit(keras.callbacks.Callback):
     After each epoch it looks anew how many epochs there is time for.
 
     Args:
-        minutes: from now on.
+        minutes: of training, from `began` on.
         progress: what tells the number of epochs.
         schedule: the learning rate, whose cool-down ends with the last of them.
+        began: the time of `time.monotonic` when training began; of a run that goes on, so long
+            before now as it has trained already.
+        epoch: how many epochs it has done already.
         say: called with a line for people.
     """
 
-    def __init__(self, minutes: float, progress: Progress, schedule: WarmupSchedule, say=print):
+    def __init__(
+        self,
+        minutes: float,
+        progress: Progress,
+        schedule: WarmupSchedule,
+        began: float,
+        epoch: int = 0,
+        say=print,
+    ):
         super().__init__()
         self.seconds = 60 * minutes
         self.progress = progress
         self.schedule = schedule
+        self.began = began
         self.say = say
         self.epochs = progress.epochs
         self.total_steps = schedule.cooldown_steps and int(schedule.total_steps)
-        self.ends = [time.monotonic()]  # of the epochs so far
+        self.recent = []  # what the last epochs took
+        if epoch:
+            self._plan(epoch)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch_began = time.monotonic()
 
     def on_epoch_end(self, epoch, logs=None):
-        self.ends.append(time.monotonic())
-        elapsed = self.ends[-1] - self.ends[0]
-        # R-Drop, begun late, makes epochs longer; translating the validation data some of them.
-        one = max(elapsed / (len(self.ends) - 1), self.ends[-1] - self.ends[-2])
-        epochs = min(self.epochs, epoch + 1 + max(int((self.seconds - elapsed) / one), 0))
-        self.progress.epochs = epochs
-        if self.total_steps:
-            self.schedule.total_steps.assign(round(self.total_steps * epochs / self.epochs))
-        if epochs == epoch + 1 < self.epochs:
+        self.recent = [*self.recent, time.monotonic() - self.epoch_began][-3:]
+        self._plan(epoch + 1)
+        if self.is_up(epoch + 1):
             minutes = self.seconds / 60
             self.say(f"no time for another epoch in {minutes:g} minutes: training stops")
             self.model.stop_training = True
+
+    def is_up(self, done: int) -> bool:
+        """Whether so many epochs are all there was time for."""
+        return self.progress.epochs <= done < self.epochs
+
+    def _plan(self, done):
+        elapsed = time.monotonic() - self.began
+        # R-Drop, begun late, makes epochs longer; but a single one that was slow says nothing.
+        one = max(elapsed / done, statistics.median(self.recent or [0.0]))
+        epochs = min(self.epochs, done + max(int((self.seconds - elapsed) / one), 0))
+        self.progress.epochs = epochs
+        if self.total_steps:
+            self.schedule.total_steps.assign(round(self.total_steps * epochs / self.epochs))

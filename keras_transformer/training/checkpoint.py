@@ -49,7 +49,7 @@ class Checkpoints:
         """The newest checkpoint."""
         return next(reversed(self.paths()), None)
 
-    def save(self, objective: Objective, **position: int) -> None:
+    def save(self, objective: Objective, **position: float) -> None:
         """Writes a checkpoint of a compiled objective, with its position in the data."""
         arrays = _arrays(_variables(objective))
         arrays["position"] = np.array(json.dumps(position))
@@ -90,7 +90,7 @@ class Checkpoints:
             weight.assign(total / len(paths))
         return paths
 
-    def position(self, path: Path) -> dict[str, int]:
+    def position(self, path: Path) -> dict[str, float]:
         """The position in the data that a checkpoint was saved with."""
         with np.load(path) as arrays:
             return json.loads(str(arrays["position"]))

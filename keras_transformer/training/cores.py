@@ -19,4 +19,11 @@ def share_cores(parts: int) -> None:
     """
     if parts > 1:
         os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(parts))
-        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, os.cpu_count() // parts)))
+        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, usable_cores() // parts)))
+
+
+def usable_cores() -> int:
+    """The cores that this process may use, which can be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

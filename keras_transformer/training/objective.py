@@ -93,7 +93,8 @@ class Objective(keras.Model):
         methods, read = self.methods, source
         if training:
             read = self._drop_words(source, methods.source_word_dropout)
-            target = self._drop_words(self._mix(read, target), methods.target_word_dropout)
+            target = self._mix(source, read, target)
+            target = self._drop_words(target, methods.target_word_dropout)
         twice = training and methods.r_drop > 0
         if twice:
             source, read, target, labels = (
@@ -112,10 +113,11 @@ class Objective(keras.Model):
         if guided:
             alignment = self.transformer.alignment(scores)
             if methods.guidance == "diagonal":
-                loss = diagonal_loss(alignment, source, target, methods.guidance_width)
+                loss = diagonal_loss(alignment, source, labels, methods.guidance_width)
             else:
                 given = inputs["alignments"]
-                loss = alignment_loss(alignment, ops.concatenate([given] * (1 + twice)))
+                given = ops.concatenate([given] * (1 + twice))
+                loss = alignment_loss(alignment, given, labels)
             results["loss"] += methods.guided_attention * loss
         return results
 
@@ -183,13 +185,16 @@ class Objective(keras.Model):
         word = (ids != masks.PADDING) & (ids != BEGIN) & (ids != END)
         return ops.where(drawn & word, UNKNOWN, ids)
 
-    def _mix(self, source, gold):
-        """What the decoder reads, of the gold target [B, T]: some of it, or its own predictions."""
-        methods, how = self.methods, self.methods.target_input
+    def _mix(self, source, read, gold):
+        """What the decoder reads, of the gold target [B, T]: some of it, or its own predictions.
+
+        Those are made of what the encoder reads, and copy from the source as it is.
+        """
+        methods, how, model = self.methods, self.methods.target_input, self.transformer
         if how == "gold":
             return gold
         if how == "free_running":
-            return mix_in_sequence(self.transformer, source, gold, gold < 0)  # never
+            return mix_in_sequence(model, self._encode(source, read), gold, gold < 0)  # never
         probability = gold_probability(
             self.batches,
             methods.sampling_decay,
@@ -199,17 +204,22 @@ class Objective(keras.Model):
         )
         use_gold = keras.random.uniform(ops.shape(gold), seed=self.seed_generator) < probability
         if how == "sequential":
-            return mix_in_sequence(self.transformer, source, gold, use_gold)
+            return mix_in_sequence(model, self._encode(source, read), gold, use_gold)
 
         def predict(target):
-            if self.transformer.pointer is not None:
-                log_p = self.transformer({"source": source, "target": target})
+            copying = model.pointer is not None
+            x, scores = model.decode(read, target, return_cross_scores=copying)
+            if copying:
+                log_p = model.predict_tokens(x, scores, source)
                 return ops.cast(ops.argmax(log_p, axis=-1), "int32")
-            x, _ = self.transformer.decode(source, target)
             return ops.reshape(projected_best(_rows(x), self._table(x)), ops.shape(target))
 
         passes = methods.sampling_passes if how == "parallel" else 1
         return mix_in_passes(predict, gold, use_gold, passes)
+
+    def _encode(self, source, read):
+        memory = self.transformer.encode(read)
+        return memory if self.transformer.pointer is None else memory | {"source": source}
 
 
 def _mean(parts):

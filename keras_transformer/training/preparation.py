@@ -116,16 +116,16 @@ def with_vocabulary(config, tokenizer):
 
 
 def find_position(checkpoints, last, batches):
-    """The epoch, and the batch in it, that a run stands at."""
+    """The epoch, the batch in it that a run stands at, and how many seconds it has trained."""
     if last is None:
-        return 0, 0
+        return 0, 0, 0.0
     position = checkpoints.position(last)
     if position["steps"] != batches.steps:
         raise InputError(
             f"{last}: an epoch had {position['steps']} batches when this was written and has "
             f"{batches.steps} now: the training data has changed. Train into another run directory."
         )
-    return position["epoch"], position["step"]
+    return position["epoch"], position["step"], position["seconds"]
 
 
 def compile_objective(config: RunConfig, schedule: WarmupSchedule | None = None) -> Objective:

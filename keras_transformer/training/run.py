@@ -10,6 +10,7 @@ RUN/model.keras       the trained model, for keras.saving.load_model
 """
 
 import dataclasses
+import time
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -73,7 +74,8 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
     model = objective.transformer
     checkpoints = Checkpoints(run_dir / "checkpoints", _keep(config.training))
     last = checkpoints.last()
-    epoch, step = find_position(checkpoints, last, batches)
+    epoch, step, seconds = find_position(checkpoints, last, batches)
+    began = time.monotonic() - seconds
     if last is None and config.training.start_from:
         _start_from(config.training.start_from, model)
 
@@ -84,18 +86,26 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
     say(f"model: {model.count_params():,} weights; run directory: {run_dir}")
     forget_epochs(run_dir / "log.csv", first=epoch)
     bleus = [row["val_bleu"] for row in read_log(run_dir / "log.csv")]
-    if epoch >= config.training.epochs or is_stale(bleus, config.training.patience):
+    progress = Progress(config.training.epochs, batches.steps, batches.tokens, say)
+    limit = None
+    if config.training.max_minutes:
+        limit = TimeLimit(config.training.max_minutes, progress, schedule, began, epoch, say)
+    if (
+        epoch >= config.training.epochs
+        or (limit is not None and step == 0 and limit.is_up(epoch))
+        or is_stale(bleus, config.training.patience)
+    ):
         say("training is done already")
     else:
         if last:
             say(f"going on from epoch {epoch + 1}, batch {step + 1} of {batches.steps}")
         # From now on it is not what the run has learned.
         (run_dir / "model.keras").unlink(missing_ok=True)
-        beside = _callbacks(config, run_dir, tokenizer, batches, schedule, checkpoints, bleus, say)
+        beside = _callbacks(config, run_dir, tokenizer, checkpoints, bleus, progress, limit, say)
         with asked_to_stop() as stop:
             # Last, so that a checkpoint of an epoch finds the epoch's line written.
             checkpointing = Checkpointing(
-                checkpoints, config.training.checkpoint_steps, batches.steps, stop
+                checkpoints, config.training.checkpoint_steps, batches.steps, began, stop
             )
             _fit(objective, batches, validation, [*beside, checkpointing], epoch, step, config)
     _finish(objective, checkpoints, config, say)
@@ -109,10 +119,9 @@ def _keep(training):
     return max(training.keep_checkpoints, averaged)
 
 
-def _callbacks(config, run_dir, tokenizer, batches, schedule, checkpoints, bleus, say):
+def _callbacks(config, run_dir, tokenizer, checkpoints, bleus, progress, limit, say):
     """What watches a run, in the order that they depend on each other."""
     training, log = config.training, run_dir / "log.csv"
-    progress = Progress(training.epochs, batches.steps, batches.tokens, say)
     callbacks = []
     files = config.data.files("validation")
     if files and training.bleu_epochs:
@@ -121,8 +130,8 @@ def _callbacks(config, run_dir, tokenizer, batches, schedule, checkpoints, bleus
         callbacks.append(Validation(pairs, tokenizer, training, progress, checkpoints, bleus, say))
     if training.final_weights == "ema":
         callbacks.append(keras.callbacks.SwapEMAWeights())  # while validating
-    if training.max_minutes:
-        callbacks.append(TimeLimit(training.max_minutes, progress, schedule, say))
+    if limit is not None:
+        callbacks.append(limit)
     return [
         *callbacks,
         progress,

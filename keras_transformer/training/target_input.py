@@ -41,9 +41,14 @@ def mix_in_passes(predict, gold, use_gold, passes):
     return mixed
 
 
-def mix_in_sequence(model, source, gold, use_gold):
-    """Reads predictions that were made one place after the other (Bengio et al. 2015)."""
-    memory = model.encode(source)
+def mix_in_sequence(model, memory, gold, use_gold):
+    """Reads predictions that were made one place after the other (Bengio et al. 2015).
+
+    Args:
+        model: a `Transformer`.
+        memory: what its `encode` returned.
+        gold, use_gold: as of `mix_in_passes`.
+    """
     return search(
         lambda ids, state, index: model.step(ids, state, memory, index=index),
         model.start(*ops.shape(gold), memory),

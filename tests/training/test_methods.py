@@ -50,9 +50,9 @@ def tables(tmp_path_factory):
     }
 
 
-def run(tables, run_dir, say=lambda _: None, **training):
+def run(tables, run_dir, say=lambda _: None, resume=False, **training):
     tables = {**tables, "training": {**tables["training"], **training}}
-    kt.train(kt.read_tables(tables), run_dir, say=say)
+    kt.train(kt.read_tables(tables), run_dir, resume, say)
     return kt.load_run(run_dir)[0].get_weights()
 
 
@@ -282,18 +282,19 @@ def test_r_drop_begins_when_it_is_told(tables, tmp_path):
 
 def test_a_run_ends_when_its_time_is_up(tables, tmp_path, monkeypatch):
     """Epochs of 30 and 30 seconds, then of 10: of nine, five are done in 100 seconds."""
-    clock = [0, 30, 60, 70, 80, 90]
+    now = 0
     monkeypatch.setattr(
-        "keras_transformer.training.callbacks.time",
-        SimpleNamespace(monotonic=lambda: clock.pop(0)),
+        "keras_transformer.training.callbacks.time", SimpleNamespace(monotonic=lambda: now)
     )
     schedule = kt.WarmupSchedule(1.0, warmup_steps=1, cooldown_steps=200, total_steps=900)
     progress = Progress(epochs=9, steps=100, tokens=1000)
-    limit = TimeLimit(minutes=100 / 60, progress=progress, schedule=schedule)
+    limit = TimeLimit(minutes=100 / 60, progress=progress, schedule=schedule, began=0)
     limit.set_model(SimpleNamespace(stop_training=False))
     planned = []
-    for epoch in range(5):
+    for epoch, seconds in enumerate([30, 30, 10, 10, 10]):
         assert not limit.model.stop_training
+        limit.on_epoch_begin(epoch)
+        now += seconds
         limit.on_epoch_end(epoch)
         planned.append(progress.epochs)
         # The cool-down ends with the last epoch there is time for.
@@ -307,6 +308,35 @@ def test_a_run_ends_when_its_time_is_up(tables, tmp_path, monkeypatch):
     run(tables, tmp_path / "run", say=said.append, epochs=9, max_minutes=1e-6)
     assert len(losses(tmp_path / "run")) == 1
     assert any("training stops" in line for line in said)
+
+
+def test_one_slow_epoch_does_not_change_the_plan(monkeypatch):
+    now = 0
+    monkeypatch.setattr(
+        "keras_transformer.training.callbacks.time", SimpleNamespace(monotonic=lambda: now)
+    )
+    schedule = kt.WarmupSchedule(1.0, warmup_steps=1)
+    progress = Progress(epochs=20, steps=100, tokens=1000)
+    limit = TimeLimit(10, progress, schedule, began=0)
+    limit.set_model(SimpleNamespace(stop_training=False))
+    for epoch, seconds in enumerate([20, 20, 20, 20, 100]):
+        limit.on_epoch_begin(epoch)
+        now += seconds
+        limit.on_epoch_end(epoch)
+    assert progress.epochs == 5 + (600 - 180) * 5 // 180  # by the mean
+    # A run that goes on has the time that is left of it, and plans by it at once.
+    progress = Progress(epochs=20, steps=100, tokens=1000)
+    TimeLimit(10, progress, schedule, began=now - 540, epoch=9)
+    assert progress.epochs == 10
+
+
+def test_a_run_whose_time_is_up_has_no_more_of_it_when_it_goes_on(tables, tmp_path):
+    options = dict(epochs=9, max_minutes=1e-6)
+    run(tables, tmp_path / "run", **options)
+    said = []
+    run(tables, tmp_path / "run", said.append, resume=True, **options)
+    assert "training is done already" in said
+    assert len(losses(tmp_path / "run")) == 1
 
 
 def test_without_time_for_bleu_the_best_weights_are_the_last(tables, tmp_path):

@@ -140,13 +140,25 @@ def test_the_objective_is_the_loss_of_the_model(fields):
     assert found == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    "methods",
+    [
+        {},
+        {"r_drop": 2.0},
+        {"guided_attention": 1.0},
+        {"guided_attention": 1.0, "guidance": "alignments"},
+    ],
+)
 @pytest.mark.parametrize("rows", [5, 1])
-def test_a_batch_in_parts_is_the_batch(rows):
+def test_a_batch_in_parts_is_the_batch(rows, methods):
     inputs = {name: ids[:rows] for name, ids in batch().items()}
+    # Of some tokens only, and not of as many in each sentence.
+    links = np.eye(6, dtype="bool") & (inputs["target"] > 0)[..., None]
+    inputs["alignments"] = links & (np.arange(6) < np.arange(1, rows + 1)[:, None])[..., None]
     trained, results = [], []
     for parts in (1, 3):
         keras.utils.set_random_seed(1)
-        objective = kt.Objective(model(), 0.1, parts=parts)
+        objective = kt.Objective(model(), 0.1, kt.MethodsConfig(**methods), parts=parts)
         objective.compile(keras.optimizers.SGD(1.0))
         results.append(objective.train_on_batch(inputs, return_dict=True))
         trained.append(objective.get_weights())
@@ -244,7 +256,8 @@ def mixed(use_gold, how, passes=1):
     inputs, transformer = batch(), model()
     source, gold = ops.array(inputs["source"]), ops.array(inputs["target"])
     if how == "sequence":
-        return inputs["target"], oracle.array(mix_in_sequence(transformer, source, gold, use_gold))
+        mixed = mix_in_sequence(transformer, transformer.encode(source), gold, use_gold)
+        return inputs["target"], oracle.array(mixed)
 
     def predict(target):
         logits = transformer({"source": source, "target": target})
@@ -296,7 +309,9 @@ def test_as_many_passes_as_places_are_the_sequential_form():
 def test_free_running_reads_what_greedy_search_writes():
     keras.utils.set_random_seed(5)
     inputs, transformer = batch(), model()
-    found = mix_in_sequence(transformer, inputs["source"], inputs["target"], np.full((5, 6), False))
+    found = mix_in_sequence(
+        transformer, transformer.encode(inputs["source"]), inputs["target"], np.full((5, 6), False)
+    )
     memory = transformer.encode(inputs["source"])
     state = transformer.start(5, 6, memory)
     ids = np.ones(5, "int32")
@@ -335,7 +350,7 @@ def test_a_model_that_copies_reads_its_own_copies():
     inputs, transformer = copying(), model(copy_words=2)
     methods = kt.MethodsConfig(target_input="two_pass", sampling_k=1e-9)
     objective = kt.Objective(transformer, 0.0, methods)
-    found = oracle.array(objective._mix(inputs["source"], inputs["target"]))
+    found = oracle.array(objective._mix(inputs["source"], inputs["source"], inputs["target"]))
     log_p = transformer({name: inputs[name] for name in ("source", "target")})
     written = oracle.array(log_p).argmax(-1)[:, :-1]
     gold = inputs["target"][:, 1:]
@@ -390,11 +405,62 @@ def test_attention_off_the_diagonal_costs_what_the_paper_says(normal):
     assert found == pytest.approx(total / tokens, rel=1e-5)
 
 
+def read_by(inputs, batches=0, **methods):
+    """What the decoder of an untrained model reads under a method, and the model."""
+    keras.utils.set_random_seed(1)
+    objective = kt.Objective(model(), 0.0, kt.MethodsConfig(**methods))
+    objective.batches.assign(batches)
+    source, gold = ops.array(inputs["source"]), ops.array(inputs["target"])
+    return oracle.array(objective._mix(source, source, gold)), objective.transformer
+
+
+def test_every_line_of_target_input_reads_what_it_says():
+    inputs = batch(size=16)
+    never = dict(sampling_k=1e-9, sampling_c=0.0)
+    free, transformer = read_by(inputs, target_input="free_running")
+    source, gold = ops.array(inputs["source"]), ops.array(inputs["target"])
+    own = mix_in_sequence(transformer, transformer.encode(source), gold, gold < 0)
+    np.testing.assert_array_equal(free, oracle.array(own))
+    assert (free != inputs["target"]).any()
+    found = {
+        how: read_by(inputs, target_input=how, **never, **options)[0]
+        for how, options in (
+            ("sequential", {}),
+            ("two_pass", {}),
+            ("parallel", {"sampling_passes": inputs["target"].shape[1] - 1}),
+        )
+    }
+    np.testing.assert_array_equal(found["sequential"], free)
+    # As many passes as places give the same; one pass predicts from the gold target.
+    np.testing.assert_array_equal(found["parallel"], free)
+    assert (found["two_pass"] != free).any()
+    once, _ = read_by(inputs, target_input="parallel", sampling_passes=1, **never)
+    np.testing.assert_array_equal(once, found["two_pass"])
+
+
+@pytest.mark.parametrize(
+    ("decay", "k"), [("linear", 0.9), ("exponential", 0.99), ("inverse_sigmoid", 20.0)]
+)
+def test_the_share_of_gold_falls_with_the_batches(decay, k):
+    inputs = batch(size=600)
+    line = dict(target_input="two_pass", sampling_decay=decay, sampling_k=k, sampling_c=0.01)
+    own, _ = read_by(inputs, target_input="two_pass", sampling_k=1e-9, sampling_c=0.0)
+    differs = own != inputs["target"]
+    shares = []
+    for batches in (0, 40):
+        read, _ = read_by(inputs, batches, **line)
+        shares.append((read == inputs["target"])[differs].mean())
+        expected = float(gold_probability(batches, decay, k, 0.01, 0.0))
+        assert shares[-1] == pytest.approx(expected, abs=0.05)
+    assert shares[1] < shares[0] - 0.1
+
+
 def test_given_alignments_are_a_cross_entropy():
     alignment = np.array([[[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]]], "float32")
     given = np.array([[[1, 1, 0], [0, 1, 0], [0, 0, 0]]], "bool")  # the last one is not aligned
-    expected = -((np.log(0.5) + np.log(0.25)) / 2 + np.log(0.8)) / 2
-    assert float(alignment_loss(alignment, given)) == pytest.approx(expected, rel=1e-5)
+    target = np.array([[1, 5, 6]])
+    expected = -((np.log(0.5) + np.log(0.25)) / 2 + np.log(0.8)) / 3
+    assert float(alignment_loss(alignment, given, target)) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("guidance", ["diagonal", "alignments"])
@@ -414,7 +480,7 @@ def test_guided_attention_looks_where_it_is_told(guidance):
         alignment = transformer.alignment(scores)
         if guidance == "diagonal":
             return -float(diagonal_loss(alignment, inputs["source"], inputs["target"], 0.1))
-        return -float(alignment_loss(alignment, backwards))
+        return -float(alignment_loss(alignment, backwards, inputs["target"]))
 
     assert looks(2.0) > 0.7 * looks(0.0)  # both are negative
 

@@ -17,7 +17,7 @@ import tomli_w
 import keras_transformer as kt
 from keras_transformer.data.dates import write_dates
 from keras_transformer.training.checkpoint import Checkpoints, write_atomically
-from keras_transformer.training.cores import share_cores
+from keras_transformer.training.cores import share_cores, usable_cores
 from keras_transformer.training.memory import keep_freed_memory
 
 EPOCHS = 3
@@ -261,6 +261,6 @@ def test_parts_of_a_batch_share_the_cores(monkeypatch):
     assert "TF_NUM_INTEROP_THREADS" not in os.environ
     share_cores(2)
     assert os.environ["TF_NUM_INTEROP_THREADS"] == "2"
-    assert os.environ["TF_NUM_INTRAOP_THREADS"] == str(max(1, os.cpu_count() // 2))
+    assert os.environ["TF_NUM_INTRAOP_THREADS"] == str(max(1, usable_cores() // 2))
     share_cores(4)
     assert os.environ["TF_NUM_INTEROP_THREADS"] == "2"
