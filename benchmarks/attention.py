@@ -16,6 +16,8 @@ memory go to benchmarks/recall.md and docs/attention_recall.png.
 import argparse
 import ctypes
 import json
+import os
+import re
 import subprocess
 import sys
 import time
@@ -66,9 +68,18 @@ SPECS = {
     "location": 2048,
 }
 HEAD_DIM, SECONDS = 64, 1.0
-# Of the recall task, where a window must be short of the sequence to be one.
+FAMILIES = {
+    "scores": ["dot", "general", "cosine", "additive", "mlp"],
+    "patterns": ["local", "strided", "global_tokens"],
+    "buckets": ["block", "lsh", "kmeans", "sinkhorn"],
+    "summaries and sums": ["linformer", "compressed", "linear", "efficient", "rfa", "performer"],
+    "learned weights": ["synthesizer", "gmlp"],
+    "others": ["aft", "fourier", "monotonic", "location"],
+}
+# Of the recall task, where a window must be short of the sequence to be one. (`additive` and `mlp`
+# would take most of the time.)
 RECALLING = [
-    "dot", "general", "cosine", "additive", "mlp", "dot(bias='t5')", "local(window=32)",
+    "dot", "general", "cosine", "dot(bias='t5')", "local(window=32)",
     "local(window=32, global_tokens=2)", "global_tokens(count=8)",
     "strided(stride=8, window=16, local=16)", "block(size=32)",
     "lsh(window=16, buckets=16, rounds=2)", "kmeans(window=16, clusters=16)", "sinkhorn(size=16)",
@@ -86,12 +97,12 @@ def main():
     parser.add_argument("--only", nargs="+", help="names of mechanisms; nothing is then written")
     parser.add_argument("--steps", type=int, default=STEPS, help="of training for recall")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
     parsed = parser.parse_args()
     lengths = parsed.lengths or (LENGTHS if parsed.what == "cost" else [64, 128])
     if parsed.worker:
-        work = measure_cost if parsed.what == "cost" else measure_recall
         for length in lengths:
-            print(json.dumps(work(parsed.worker, length, parsed.steps)), flush=True)
+            print(json.dumps(work(parsed, length)), flush=True)
         return
     specs = [
         spec
@@ -101,25 +112,41 @@ def main():
     results = {}
     for spec in specs:
         fits = [length for length in lengths if length <= SPECS.get(spec, max(lengths))]
-        results[spec] = dict(zip(fits, run_worker(parsed, spec, fits), strict=True))
+        times, peaks = (run_worker(parsed, spec, fits, memory) for memory in (False, True))
+        both = [of_time | of_memory for of_time, of_memory in zip(times, peaks, strict=True)]
+        results[spec] = dict(zip(fits, both, strict=True))
         print(spec, results[spec], flush=True)
     if not parsed.only:  # the tables and pictures are of all
         report = report_cost if parsed.what == "cost" else report_recall
         report(results, lengths)
 
 
-def run_worker(parsed, spec, lengths):
-    """The measurements of a mechanism, in a process of its own."""
+def run_worker(parsed, spec, lengths, memory):
+    """What is measured of a mechanism, time or memory, each in a process of its own."""
     command = [sys.executable, __file__, parsed.what, "--worker", spec]
     command += ["--steps", str(parsed.steps), "--lengths", *map(str, lengths)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # oneDNN, which TensorFlow turns on by itself on some processors, keeps what is freed.
+    settings = {"TF_ENABLE_ONEDNN_OPTS": "0"} if memory else {}
+    command += ["--memory"] if memory else []
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | settings
+    )
     if done.returncode:
         raise SystemExit(f"{spec}: {done.stderr[-2000:]}")
     return list(map(json.loads, done.stdout.splitlines()))
 
 
-def measure_cost(spec, length, steps):
-    """Seconds and MiB of a forward and a backward pass."""
+def work(parsed, length):
+    """The time of a mechanism and, of `recall`, its score; or the memory that it takes."""
+    if parsed.what == "cost":
+        run, score = both_ways(parsed.worker, length), {}
+    else:
+        run, score = learn_recall(parsed.worker, length, 0 if parsed.memory else parsed.steps)
+    return {"mib": peak_memory(run)} if parsed.memory else {"seconds": best_time(run), **score}
+
+
+def both_ways(spec, length):
+    """A function that runs one head forward and backward."""
     import tensorflow as tf
 
     from keras_transformer.attention import MECHANISMS
@@ -135,19 +162,33 @@ def measure_cost(spec, length, steps):
     mechanism.build(*[(1, 1, length, HEAD_DIM)] * 3)
 
     @tf.function
-    def both_ways(*inputs):
+    def run(*inputs):
         with tf.GradientTape() as tape:
             tape.watch(inputs)
             weights = mechanism.trainable_variables
             loss = tf.reduce_sum(tf.square(mechanism(*inputs)))
         return tape.gradient(loss, [*inputs, *[weight.value for weight in weights]])
 
-    return time_and_memory(lambda: both_ways(*inputs))
+    return lambda: run(*inputs)
 
 
-def time_and_memory(run):
-    """The best of several times, and the peak of what a run adds to the process's memory."""
-    from keras_transformer.training.memory import M_MMAP_THRESHOLD, keep_freed_memory
+def best_time(run):
+    """The best of several times, in seconds."""
+    from keras_transformer.training.memory import keep_freed_memory
+
+    keep_freed_memory()  # as `train` does
+    run()
+    times, until = [], time.perf_counter() + SECONDS
+    while len(times) < 3 or time.perf_counter() < until:
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def peak_memory(run):
+    """The peak of what a run adds to the process's memory, in MiB."""
+    from keras_transformer.training.memory import M_MMAP_THRESHOLD
 
     # Tensors have pages of their own, which are gone when they are freed: what the first run has
     # freed and the process has kept would not be counted again.
@@ -158,15 +199,7 @@ def time_and_memory(run):
     before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     run()
-    peak = memory("VmHWM") - before
-    keep_freed_memory()  # as `train` does
-    run()
-    times, until = [], time.perf_counter() + SECONDS
-    while len(times) < 3 or time.perf_counter() < until:
-        began = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - began)
-    return {"seconds": min(times), "mib": peak / 1024}
+    return (memory("VmHWM") - before) / 1024
 
 
 def memory(name):
@@ -177,8 +210,8 @@ def memory(name):
     return int(line.split()[1])
 
 
-def measure_recall(spec, length, steps):
-    """The share of right answers after training, speed and memory."""
+def learn_recall(spec, length, steps):
+    """A function that makes one update more, and the share of right answers after so many."""
     import keras
 
     from keras_transformer import Encoder, EncoderLayer, SinusoidalPositions, TokenEmbedding
@@ -211,41 +244,20 @@ def measure_recall(spec, length, steps):
             inputs = [np.concatenate(x, axis=1) for x in ((keys, asked), (values, 0 * values))]
             yield tuple(x.astype("int32") for x in inputs), answers - 1
 
-    training = batches(1)
-    first = next(training)
-    cost = time_and_memory(lambda: model.train_on_batch(*first))
-    model.fit(training, steps_per_epoch=steps, verbose=0)
-    accuracy = model.evaluate(batches(2), steps=16, verbose=0)[1]
-    return cost | {"accuracy": accuracy}
+    training, score = batches(1), {}
+    if steps:
+        model.fit(training, steps_per_epoch=steps, verbose=0)
+        score["accuracy"] = model.evaluate(batches(2), steps=16, verbose=0)[1]
+    batch = next(training)
+    return lambda: model.train_on_batch(*batch), score
 
 
-def styles(specs):
-    """A colour for each family, and for each of its members a marker."""
-    from matplotlib import colormaps
-
-    from keras_transformer.attention import MECHANISMS
-    from keras_transformer.attention.spec import parse_heads
-
-    modules, members, found = {}, {}, {}
-    for spec in specs:
-        names = {
-            MECHANISMS[group.name].__module__
-            for group in parse_heads(spec.replace("=N", "=16"), count_heads(spec))
-        }
-        family = "mixed" if len(names) > 1 else names.pop()
-        color = colormaps["tab20"](2 * modules.setdefault(family, len(modules)) % 19)
-        members[family] = members.get(family, -1) + 1
-        found[spec] = {
-            "color": color,
-            "marker": "os^DvP*Xhp<>"[members[family]],
-            "linestyle": "-",
-        }
+def family(spec):
+    """The family of a spec; of one with several kinds of heads, "mixed"."""
+    if "*" in spec:
+        return "mixed"
+    (found,) = [title for title, names in FAMILIES.items() if spec.partition("(")[0] in names]
     return found
-
-
-def count_heads(spec):
-    """As many as a spec names, or one."""
-    return sum(int(term.split("*")[0]) if "*" in term else 1 for term in spec.split(" + "))
 
 
 def exponent(by_length, name, least=0.0):
@@ -262,31 +274,40 @@ def report_cost(results, lengths):
         "| mechanism | " + " | ".join(f"{n:,}" for n in lengths) + " | time N^ | memory N^ |",
         "|---|" + "--:|" * (len(lengths) + 2),
     ]
-    figure = Figure(figsize=(15, 12), layout="constrained", dpi=100)
-    axes = figure.subplots(1, 2)
-    style_of = styles(results)
+    powers = {
+        spec: {"seconds": exponent(by_length, "seconds"), "mib": exponent(by_length, "mib", 1)}
+        for spec, by_length in results.items()
+    }
     for spec, by_length in results.items():
-        powers = exponent(by_length, "seconds"), exponent(by_length, "mib", least=1)
         cells = [
             f"{1000 * by_length[n]['seconds']:.1f} ms, {max(by_length[n]['mib'], 1):,.0f} MiB"
             if n in by_length
             else ""
             for n in lengths
         ]
-        lines.append(f"| `{spec}` | " + " | ".join([*cells, *powers]) + " |")
-        for axis, name, power in zip(axes, ("seconds", "mib"), powers, strict=True):
-            # Below a MiB there is only noise.
-            numbers = [max(by_length[n][name], 1 if name == "mib" else 0) for n in by_length]
-            label = f"N^{power}  {spec}" if power else spec
-            axis.loglog(list(by_length), numbers, label=label, markersize=5, **style_of[spec])
-    titles = ("seconds, forward and backward", "peak memory, MiB (1: that or less)")
-    for axis, title in zip(axes, titles, strict=True):
-        axis.set_title(title)
-        axis.set_xlabel("N")
-        axis.set_xticks(lengths, [f"{length:,}" for length in lengths], fontsize=8)
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-        axis.legend(loc="upper left", bbox_to_anchor=(0, -0.07), fontsize=7.5, ncols=2)
+        lines.append(f"| `{spec}` | " + " | ".join([*cells, *powers[spec].values()]) + " |")
+    figure = Figure(figsize=(13, 17), layout="constrained", dpi=100)
+    panels = figure.subplots(4, 3).reshape(2, -1)  # [time or memory, family]
+    titles = {"seconds": "seconds, forward and backward", "mib": "peak MiB (1: that or less)"}
+    for row, (name, title) in zip(panels, titles.items(), strict=True):
+        for axes, of_panel in zip(row, FAMILIES, strict=True):
+            for spec, by_length in results.items():
+                if family(spec) != of_panel and spec != "dot":
+                    continue
+                # Below a MiB there is only noise.
+                numbers = [max(found[name], name == "mib") for found in by_length.values()]
+                power = powers[spec][name]
+                guest = {} if family(spec) == of_panel else {"color": "0.7", "zorder": 0}
+                label = f"N^{power}  {spec}" if power else spec
+                axes.loglog(list(by_length), numbers, "o-", markersize=4, label=label, **guest)
+            axes.set_title(f"{of_panel}: {title}", fontsize=10)
+            axes.set_xticks(lengths, [f"{length:,}" for length in lengths], fontsize=7)
+            axes.set_xlabel("N", fontsize=8)
+            axes.minorticks_off()
+            axes.grid(alpha=0.3)
+            axes.legend(fontsize=7)
+        for axes in row[1:]:
+            axes.sharey(row[0])
     figure.savefig(ROOT / "docs" / "attention_cost.png")
     lines += ["", machine("tensorflow", "keras")]
     (ROOT / "benchmarks" / "attention.md").write_text("\n".join(lines) + "\n")
@@ -297,27 +318,31 @@ def report_recall(results, lengths):
     from matplotlib.figure import Figure
 
     lines = ["| mechanism | N | right | steps/s | MiB |", "|---|--:|--:|--:|--:|"]
-    figure = Figure(figsize=(8 * len(lengths), 8), layout="constrained", dpi=110)
+    figure = Figure(figsize=(11 * len(lengths), 8), layout="constrained", dpi=110)
     all_axes = figure.subplots(1, len(lengths), squeeze=False)[0]
-    style_of = styles(results)
+    colors = dict(zip([*FAMILIES, "mixed"], [f"C{number}" for number in range(7)], strict=True))
     for spec, by_length in results.items():
         for axes, length in zip(all_axes, lengths, strict=True):
-            if length not in by_length:
-                continue
             found = by_length[length]
             speed, right, mib = 1 / found["seconds"], found["accuracy"], max(found["mib"], 1)
             lines.append(f"| `{spec}` | {length} | {right:.1%} | {speed:.1f} | {mib:,.0f} |")
-            color = style_of[spec]["color"]
-            axes.scatter(speed, 100 * right, s=8 * mib, color=color, alpha=0.6, edgecolors="k")
-            axes.annotate(spec, (speed, 100 * right), fontsize=7, ha="center", va="center")
+            place = speed, 100 * right
+            axes.scatter(*place, s=8 * mib, color=colors[family(spec)], alpha=0.5, edgecolors="k")
+            short = re.sub(r"\((?!bias|window=32, )[^)]*\)", "", spec)  # the table has the options
+            axes.annotate(
+                short, place, (4, 7), textcoords="offset points", fontsize=8, rotation=60,
+                rotation_mode="anchor",
+            )  # fmt: skip
     for axes, length in zip(all_axes, lengths, strict=True):
         axes.set_title(f"associative recall, N = {length}; the bubble's area is the peak memory")
         axes.set_xlabel("training steps a second")
         axes.set_ylabel("right answers, %")
         axes.set_xscale("log")
+        axes.set_ylim(-4, 124)  # room for the names
+        axes.set_yticks(range(0, 101, 20))
         axes.grid(alpha=0.3)
     figure.savefig(ROOT / "docs" / "attention_recall.png")
-    lines += ["", machine("tensorflow", "keras")]
+    lines += ["", f"Chance is {1 / SYMBOLS:.1%}. " + machine("tensorflow", "keras")]
     (ROOT / "benchmarks" / "recall.md").write_text("\n".join(lines) + "\n")
     print(*lines, sep="\n")
 

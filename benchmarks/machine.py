@@ -13,4 +13,4 @@ def machine(*packages: str) -> str:
         if line.startswith("model name")
     ]
     versions = ", ".join(f"{package} {metadata.version(package)}" for package in packages)
-    return f"{name}, {os.cpu_count()} cores; {versions}."
+    return f"{name}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores; {versions}."
