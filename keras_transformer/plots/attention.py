@@ -24,7 +24,7 @@ POINTS = 7  # of the labels
 CELL = (0.15, 0.26)  # inches: the least is room for a label in any script, the most is enough
 WIDE = 6.0  # inches of a map, for which cells may become small
 NAME, TITLE, GAP, BAR = 0.25, 0.3, 0.2, 0.8  # inches of the name of an axis, and so on
-COLUMNS = 4  # of maps, where they are all of one layer
+COLUMNS = 2  # of maps, where they are all of one layer: more would be too small on a page
 
 
 def plot_attention(
