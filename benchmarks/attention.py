@@ -305,9 +305,10 @@ def report_cost(results, lengths):
             axes.set_xlabel("N", fontsize=8)
             axes.minorticks_off()
             axes.grid(alpha=0.3)
-            axes.legend(fontsize=7)
-        for axes in row[1:]:
-            axes.sharey(row[0])
+            axes.legend(fontsize=7, loc="upper left")
+        lowest, highest = zip(*(axes.get_ylim() for axes in row), strict=True)
+        for axes in row:
+            axes.set_ylim(min(lowest), 100 * max(highest))  # room for the names
     figure.savefig(ROOT / "docs" / "attention_cost.png")
     lines += ["", machine("tensorflow", "keras")]
     (ROOT / "benchmarks" / "attention.md").write_text("\n".join(lines) + "\n")
@@ -318,33 +319,52 @@ def report_recall(results, lengths):
     from matplotlib.figure import Figure
 
     lines = ["| mechanism | N | right | steps/s | MiB |", "|---|--:|--:|--:|--:|"]
-    figure = Figure(figsize=(11 * len(lengths), 8), layout="constrained", dpi=110)
-    all_axes = figure.subplots(1, len(lengths), squeeze=False)[0]
-    colors = dict(zip([*FAMILIES, "mixed"], [f"C{number}" for number in range(7)], strict=True))
-    for spec, by_length in results.items():
-        for axes, length in zip(all_axes, lengths, strict=True):
-            found = by_length[length]
-            speed, right, mib = 1 / found["seconds"], found["accuracy"], max(found["mib"], 1)
-            lines.append(f"| `{spec}` | {length} | {right:.1%} | {speed:.1f} | {mib:,.0f} |")
-            place = speed, 100 * right
-            axes.scatter(*place, s=8 * mib, color=colors[family(spec)], alpha=0.5, edgecolors="k")
-            short = re.sub(r"\((?!bias|window=32, )[^)]*\)", "", spec)  # the table has the options
-            axes.annotate(
-                short, place, (4, 7), textcoords="offset points", fontsize=8, rotation=60,
-                rotation_mode="anchor",
-            )  # fmt: skip
-    for axes, length in zip(all_axes, lengths, strict=True):
+    lines += [
+        f"| `{spec}` | {length} | {found['accuracy']:.1%} | {1 / found['seconds']:.1f} | "
+        f"{max(found['mib'], 1):,.0f} |"
+        for spec, by_length in results.items()
+        for length, found in by_length.items()
+    ]
+    figure = Figure(figsize=(11, 7 * len(lengths)), layout="constrained", dpi=100)
+    for axes, length in zip(
+        figure.subplots(len(lengths), squeeze=False)[:, 0], lengths, strict=True
+    ):
+        draw_bubbles(axes, {spec: by_length[length] for spec, by_length in results.items()})
         axes.set_title(f"associative recall, N = {length}; the bubble's area is the peak memory")
-        axes.set_xlabel("training steps a second")
-        axes.set_ylabel("right answers, %")
-        axes.set_xscale("log")
-        axes.set_ylim(-4, 124)  # room for the names
-        axes.set_yticks(range(0, 101, 20))
-        axes.grid(alpha=0.3)
     figure.savefig(ROOT / "docs" / "attention_recall.png")
     lines += ["", f"Chance is {1 / SYMBOLS:.1%}. " + machine("tensorflow", "keras")]
     (ROOT / "benchmarks" / "recall.md").write_text("\n".join(lines) + "\n")
     print(*lines, sep="\n")
+
+
+def draw_bubbles(axes, results):
+    """Speed across, score up, memory as the size of the bubble."""
+    colors = {name: f"C{number}" for number, name in enumerate([*FAMILIES, "mixed"])}
+    right_end = {}  # of the names so far, in points, by height
+    for spec, found in sorted(results.items(), key=lambda item: -item[1]["seconds"]):
+        place = 1 / found["seconds"], 100 * found["accuracy"]
+        axes.scatter(
+            *place, s=8 * found["mib"], color=colors[family(spec)], alpha=0.5, edgecolors="k"
+        )
+        axes.set(xscale="log", xlim=(5, 60), ylim=(-4, 124), yticks=range(0, 101, 20))
+        # A name stands right of the last one at its height, however near their bubbles are.
+        own = axes.transData.transform(place)[0] * 72 / axes.figure.dpi
+        height = round(place[1] / 20)
+        at = right_end[height] = max(own + 4, right_end.get(height, 0.0) + 13)
+        axes.annotate(
+            re.sub(r"\((?!bias|window=32, )[^)]*\)", "", spec),  # the table has the options
+            place, (at - own, 16), textcoords="offset points", fontsize=8, rotation=60,
+            rotation_mode="anchor", arrowprops={"arrowstyle": "-", "color": "0.6"},
+        )  # fmt: skip
+    ticks = [5, 10, 20, 30, 40, 50]
+    axes.set_xticks(ticks, list(map(str, ticks)))
+    axes.minorticks_off()
+    axes.set(xlabel="training steps a second", ylabel="right answers, %")
+    axes.grid(alpha=0.3)
+    for name in sorted({family(spec) for spec in results}, key=list(colors).index):
+        axes.scatter([], [], color=colors[name], alpha=0.5, edgecolors="k", label=name)
+    axes.scatter([], [], s=8 * 32, color="none", edgecolors="k", label="32 MiB")
+    axes.legend(loc="center right", fontsize=8, labelspacing=1.2)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,8 @@ vectors, in the first of {heads} heads; the darker, the larger the weight (red w
 negative). Learned weights that begin near zero are drawn larger, so that it can be seen what they
 do.
 
+Where the table has no "yes" and no gap, only the form that it names can be used there.
+
 {measured}| name | encoder | decoder | cross | cost | picture |
 |---|---|---|---|---|---|
 """
@@ -189,7 +191,8 @@ def draw(spec):
         # The root shows small weights as well.
         shade = np.sign(scores) * np.sqrt(np.abs(scores) / largest)
         axes.imshow(shade, cmap="RdBu", vmin=-1.0, vmax=1.0)
-        axes.set_title("causal" if causal else "whole sequence", fontsize=8)
+        across = "of another sequence" if not make(spec).can_encode else "whole sequence"
+        axes.set_title("causal" if causal else across, fontsize=8)
         axes.set_xticks([])
         axes.set_yticks([])
         axes.set_xticks(np.arange(-0.5, N), minor=True)

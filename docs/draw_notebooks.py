@@ -41,7 +41,8 @@ PICTURES = {
         "warmup-picture": ("warmup", "Warm-up."),
         "free-running-picture": ("free_running", "Teacher forcing against free running."),
         "looks-picture": ("heads", "What each head looks at."),
-        "beam-picture": ("beam", "Greedy search would begin with A; a beam of two finds better."),
+        "beam-picture": ("beam", "Greedy search goes A, B, B; the best line is B, B, B."),
+        "beam-real-picture": ("beams", "Four beams, and a month that there is not."),
     },
     "attention_zoo": {
         "patterns-picture": ("patterns", "Patterns: which place sees which."),

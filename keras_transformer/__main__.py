@@ -28,6 +28,8 @@ from keras_transformer.training.distillation import distill
 from keras_transformer.training.run import load_run, train
 from keras_transformer.version import VERSION
 
+AT_ONCE = 1000  # lines that are translated before the first of them is out
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command; returns 0, or 2 when something it was given is wrong."""
@@ -174,10 +176,10 @@ def _translate(parsed):
         # A fault in the file is found before the first line is out.
         if not sum(1 for _ in read_lines(parsed.input)):
             raise InputError(f"{parsed.input}: no lines. Give a file with sentences.")
-        lines, at_once = read_lines(parsed.input), 1000
+        lines, at_once = read_lines(parsed.input), AT_ONCE
     else:
         lines = decode_lines(sys.stdin.buffer, "standard input")
-        at_once = 1 if sys.stdin.isatty() else 1000
+        at_once = 1 if sys.stdin.isatty() else AT_ONCE
     translator = _translator(parsed)
     if parsed.n_best is not None and not isinstance(translator, Translator):
         raise InputError(f"{parsed.run_dir}: --n-best needs a run; ask the model's n_best instead.")
@@ -187,7 +189,9 @@ def _translate(parsed):
             for translation in translator(chunk):
                 print(translation)
         else:
-            for number, best in zip(numbers, translator.n_best(chunk, parsed.n_best), strict=False):
+            found = translator.n_best(chunk, parsed.n_best)
+            # The endless one last, or it would lose a number with each chunk.
+            for best, number in zip(found, numbers, strict=False):
                 for hypothesis in best:
                     print(f"{number}\t{hypothesis.score:.4f}\t{hypothesis.text}")
         sys.stdout.flush()
@@ -258,7 +262,7 @@ def _load(parsed):
         if its_tokenizer.model != tokenizer.model:
             raise InputError(
                 f"{other}: its vocabulary is not that of {parsed.run_dir}. Leave it out, or train "
-                f"it with that run's tokenizer.model in its directory."
+                "it with the same data and [tokenizer]."
             )
         models.append(model)
     config = read_config(Path(parsed.run_dir) / "config.toml", parsed.overrides)

@@ -26,6 +26,11 @@ def keep_tokens(ids):
     return ops.not_equal(ids, PADDING)
 
 
+def or_all(keep, length):
+    """`keep`, or where it is None a mask [1, S] that keeps all of so many places."""
+    return ops.ones((1, length), "bool") if keep is None else keep
+
+
 def positions(length, offset=0):
     """The positions offset, offset + 1, ... of `length` consecutive places, int32 [length]."""
     return ops.arange(length, dtype="int32") + offset

@@ -209,7 +209,8 @@ def test_bad_input_is_one_line_exit_code_2_and_nothing_written(
     assert sorted(data.rglob("*")) == before
 
 
-def test_the_n_best_come_with_number_and_score(run_dir, data, capsys):
+def test_the_n_best_come_with_number_and_score(run_dir, data, capsys, monkeypatch):
+    monkeypatch.setattr("keras_transformer.__main__.AT_ONCE", 8)  # of the 20 lines
     assert main(["translate", run_dir, "--n-best", "2", "--input", str(data / "test.text")]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [int(number) for number, _, _ in lines] == [1 + row // 2 for row in range(40)]

@@ -18,7 +18,7 @@ class RunningAttention(Mechanism):
     one after the other. At first the weight is on the first place of the memory. XLA cannot compile
     such a training on TensorFlow: Keras then leaves it alone.
 
-    Cost: O(T S), in T steps.
+    Cost: O(T S K), in T steps.
     """
 
     can_encode = False

@@ -98,8 +98,8 @@ class T5Bias(RelativeBias):
     Half of the buckets are for one distance each, the others grow logarithmically up to 128, and
     beyond that all is one bucket. Keys on the right have buckets of their own.
 
-    Cost: one addition a score. Choose it where near places need telling apart and far ones do not;
-    it is the cheapest of the learned ones.
+    Cost: an addition a score and, in training, a sum of its gradients for each distance. Choose it
+    where near places need telling apart and far ones do not.
     """
 
     NUM_BUCKETS, MAX_DISTANCE = 32, 128
@@ -136,8 +136,8 @@ class ShawBias(RelativeBias):
     The vectors are shared by the heads, as in the paper. Its second set of vectors, which is added
     to the values, is left out: by the paper's table 3 it gives nothing beside the first.
 
-    Cost: a product with 33 vectors a query, and one addition a score. Choose it where what a
-    distance means depends on who looks.
+    Cost: a product of every query with a vector for each distance, twice as many as keys. Choose it
+    where what a distance means depends on who looks.
     """
 
     reads_query = True
@@ -170,8 +170,8 @@ class TransformerXLBias(RelativeBias):
     u and v are learned and the same at every place; u is added to the query that is compared with
     the keys. W reads sinusoids of the size H K.
 
-    Cost: a second product as large as that of queries and keys. Choose it for long sequences whose
-    far distances matter, which `shaw` and `t5` do not tell apart.
+    Cost: a second product, twice as large as that of queries and keys. Choose it for long sequences
+    whose far distances matter, which `shaw` and `t5` do not tell apart.
     """
 
     reads_query = True

@@ -26,8 +26,8 @@ class BlockAttention(SoftmaxAttention):
 
     softmax over the s of t's block, floor(s / size) = floor(t / size), of q_t'k_s / sqrt(K).
 
-    Cost: O(N size) in time and memory. The cheapest of all patterns; choose it in some heads,
-    beside others that carry across the blocks' borders.
+    Cost: O(N size) in time and memory. Choose it in some heads, beside others that carry across
+    the blocks' borders: it costs less than a window that moves.
 
     Args:
         num_heads, head_dim, causal, dropout: as of every mechanism.
@@ -62,8 +62,7 @@ class BlockAttention(SoftmaxAttention):
 
     def attend(self, query, key, value, keep):
         length = ops.shape(query)[2]
-        if keep is None:
-            keep = ops.ones((1, length), "bool")
+        keep = masks.or_all(keep, length)
         content, key = self._prepare(query, key)
         size = blocks.at_most(self.size, length)
         content, query, key, value, keep = (
@@ -114,8 +113,7 @@ class BucketedAttention(Mechanism):
         raise NotImplementedError
 
     def attend(self, query, key, value, keep):
-        if keep is None:
-            keep = ops.ones((1, ops.shape(query)[2]), "bool")
+        keep = masks.or_all(keep, ops.shape(query)[2])
         keep = ops.broadcast_to(keep[:, None], ops.shape(query)[:3])
         unit = to_unit_length(query)
         buckets = ops.stop_gradient(self.buckets(unit))

@@ -133,7 +133,8 @@ class ConvolvedAttention(CompressedAttention):
     heads or layers.
 
     Cost: O(N length) in time and memory; decoding keeps `length` keys and values, and those that
-    are being made. Choose it where a summary of what is far will do.
+    are being made. Choose it where a summary will do of what is far or, if causal, of the last
+    length * factor places. (The paper's has no such window.)
 
     Args:
         num_heads, head_dim, causal, dropout: as of every mechanism.
@@ -190,9 +191,7 @@ class ConvolvedAttention(CompressedAttention):
         if not self.causal:
             return super().attend(query, key, value, keep)
         length, factor = ops.shape(query)[2], self.factor
-        if keep is None:
-            keep = ops.ones((1, length), "bool")
-        keep = keep[:, None, :, None]
+        keep = masks.or_all(keep, length)[:, None, :, None]
         key, value = (
             ops.einsum("bhrik,ih->bhrk", self._up_to_keys(x * ops.cast(keep, x.dtype)), taps)
             for x, taps in ((key, self._taps("key", key)), (value, self._taps("value", value)))

@@ -79,8 +79,8 @@ class DotProductAttention(DenseAttention):
 class GeneralAttention(DenseAttention):
     """Softmax attention by the "general" score q'W k of Luong et al. 2015, over sqrt(K).
 
-    Cost: O(N^2). The dot product of one more linear map of the queries: choose it where queries and
-    keys come from spaces of their own and are not projected, or to compare.
+    Cost: O(N^2). The dot product of one more linear map of the queries, which the projections of a
+    layer could do as well: choose it to compare.
 
     Args:
         num_heads, head_dim, causal, dropout, scale, bias: as of `DotProductAttention`.

@@ -59,8 +59,7 @@ class PatternAttention(SoftmaxAttention):
         return seen & (key <= query) if self.causal else seen
 
     def attend(self, query, key, value, keep):
-        if keep is None:
-            keep = ops.ones((1, ops.shape(key)[2]), "bool")
+        keep = masks.or_all(keep, ops.shape(key)[2])
         parts = self.attend_near(query, key, value, keep)
         if self.global_tokens:
             parts.append(self._attend_to_first(query, key, value, keep))
@@ -184,8 +183,7 @@ class LocalAttention(PatternAttention):
     def attend(self, query, key, value, keep):
         if self.global_tokens:
             return super().attend(query, key, value, keep)
-        if keep is None:
-            keep = ops.ones((1, ops.shape(key)[2]), "bool")
+        keep = masks.or_all(keep, ops.shape(key)[2])
         seen, length = self._window(query, key, value, keep, self.before, self.after)
         return blocks.join(attend_to_seen(*seen, self.weight_dropout), length)
 

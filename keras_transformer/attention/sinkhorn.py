@@ -108,9 +108,8 @@ class SinkhornAttention(SoftmaxAttention):
 
     def attend(self, query, key, value, keep):
         batch_size, _, length = ops.shape(query)[:3]
-        if keep is None:
-            keep = ops.ones((1, length), "bool")
-        keep = ops.broadcast_to(keep[:, None], (batch_size, self.num_heads, length))
+        keep = masks.or_all(keep, length)[:, None]
+        keep = ops.broadcast_to(keep, (batch_size, self.num_heads, length))
         size = blocks.at_most(self.size, length)
         query, key, value, keep = (blocks.cut(x, size) for x in (query, key, value, keep))
         permutation = self.sort(query, key, keep)

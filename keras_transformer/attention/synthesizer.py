@@ -58,7 +58,8 @@ class SynthesizerAttention(SoftmaxAttention):
 
     @property
     def compares_by_dot_product(self):
-        return self.mixed
+        # The dense one reads the query through matrices as well.
+        return self.mixed and self.kind == "random"
 
     def build(self, query_shape, key_shape, value_shape):
         super().build(query_shape, key_shape, value_shape)

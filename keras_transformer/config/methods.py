@@ -15,11 +15,11 @@ class MethodsConfig:
     """Training methods beyond the paper's; by default none.
 
     Args:
-        r_drop: alpha of R-Drop (Wu et al. 2021): every batch is passed twice, and the two
+        r_drop: alpha of R-Drop (Liang et al. 2021): every batch is passed twice, and the two
             distributions that dropout makes of it are drawn together. 5 is the paper's.
         r_drop_after: epochs before R-Drop begins, in which a batch is passed once.
         target_input: what the decoder reads: the "gold" target (teacher forcing), or partly its own
-            predictions, drawn one place after the other ("sequential", Bengio et al. 2015), all at
+            predictions, made one place after the other ("sequential", Bengio et al. 2015), all at
             once after a pass over the gold target ("two_pass", Mihaylova and Martins 2019), or so
             several times ("parallel", Duckworth et al. 2019); or nothing else ("free_running").
         sampling_decay: how the probability of the gold token falls with the batches i seen:

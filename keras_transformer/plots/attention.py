@@ -137,8 +137,8 @@ def plot_heads(
     }
     if not maps:
         raise InputError(
-            f"layer {layer or 'any'}, head {head or 'any'}: the model has {len(scores)} layers "
-            f"of {len(scores[0])} heads there, counted from 1."
+            f"layer {'any' if layer is None else layer}, head {'any' if head is None else head}: "
+            f"the model has {len(scores)} layers of {len(scores[0])} heads there, counted from 1."
         )
     heights = {height for height, _ in maps}
     alone = len(maps) if len(heights) > 1 else COLUMNS

@@ -109,13 +109,11 @@ class Checkpointing(keras.callbacks.Callback):
                 "Lower training.peak_learning_rate, or set training.clip_norm=1, and train into "
                 "another run directory."
             )
-        seconds = time.monotonic() - self.began
-        self.checkpoints.save(
-            self.model, epoch=epoch, step=step, steps=self.steps, due=due, seconds=seconds
-        )
-        # Only to go on from: an average is to be that of a run that was never stopped. With batches
-        # that accumulate, the new checkpoint may have the old one's number and be in its place.
-        if self.extra is not None and self.extra != self.checkpoints.last():
+        position = dict(epoch=epoch, step=step, steps=self.steps, due=due)
+        position["seconds"] = time.monotonic() - self.began
+        self.checkpoints.save(self.model, epoch * self.steps + step, **position)
+        # Only to go on from: an average is to be that of a run that was never stopped.
+        if self.extra is not None:
             self.extra.unlink(missing_ok=True)
         self.extra = None
         if due:

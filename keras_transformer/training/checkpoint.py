@@ -49,13 +49,18 @@ class Checkpoints:
         """The newest checkpoint."""
         return next(reversed(self.paths()), None)
 
-    def save(self, objective: Objective, **position: float) -> None:
-        """Writes a checkpoint of a compiled objective, with its position in the data."""
+    def save(self, objective: Objective, batches: int, **position: float) -> None:
+        """Writes a checkpoint of a compiled objective, with its position in the data.
+
+        Args:
+            objective: what is trained.
+            batches: how many it has seen: the number in the checkpoint's name.
+            position: what `position` is to return.
+        """
         arrays = _arrays(_variables(objective))
         arrays["position"] = np.array(json.dumps(position))
         self.directory.mkdir(exist_ok=True)
-        updates = int(ops.convert_to_numpy(objective.optimizer.iterations))
-        path = self.directory / f"step-{updates:08d}.npz"
+        path = self.directory / f"step-{batches:08d}.npz"
         write_atomically(path, lambda part: np.savez(part, **arrays))
 
     def drop_old(self) -> None:

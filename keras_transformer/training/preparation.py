@@ -64,6 +64,11 @@ def find_tokenizer(config, run_dir, say):
         start = Path(config.training.start_from) / "tokenizer.model"
         if not start.exists():
             raise InputError(f"training.start_from: {start} is not there. Name a run's directory.")
+        kind = read_config(start.with_name("config.toml")).tokenizer.kind
+        if kind != config.tokenizer.kind:  # which decides what else a config may say
+            raise InputError(
+                f"training.start_from: its vocabulary is a {kind} one. Set tokenizer.kind={kind!r}."
+            )
         return Tokenizer.load(start)
     learning = config.tokenizer
     say(f"learning a {learning.kind} vocabulary from {pairs:,} pairs")

@@ -51,7 +51,8 @@ class Validation(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self.bleu = math.nan
-        # The last epoch always has one: it might be the best.
+        # The last epoch has one as well, for it might be the best; but not where it turns out only
+        # when it ends that there is no time for another.
         every, last = self.training.bleu_epochs, self.progress.epochs
         self.due = (epoch + 1) % every == 0 or epoch + 1 == last
 

@@ -148,7 +148,7 @@ def test_rotary_positions_leave_nothing_but_the_distance(spec, normal):
         pytest.skip("rotary positions have no meaning for it")
     if "performer" in spec or formulas.chooses_keys(spec):
         pytest.skip("an approximation of the dot product, which may be another for other vectors")
-    if "max_length" in spec:
+    if "max_length" in spec and "linformer" not in spec:
         pytest.skip("it has weights for each position")
     layer, x = self_attention(spec, rotary=True), normal(B, T, D)
     layer.build(x.shape)
@@ -319,6 +319,22 @@ def test_agrees_with_a_loop_written_from_the_formula(spec, use, num_heads, norma
             spec, mechanism, query[b, :, :rows], key[b, :, :n], value[b, :, :n], use == "causal"
         )
         close(output[b, :, :rows], expected, atol=2e-5)
+
+
+def test_nothing_but_these_is_refused_anywhere():
+    """Or a mechanism that has lost a use by mistake would leave the tests of that use unnoticed."""
+    refused = {
+        use: {spec.partition("(")[0] for spec in formulas.SPECS if not getattr(instance(spec), use)}
+        for use in ("can_encode", "can_be_causal", "can_cross")
+    }
+    assert refused["can_encode"] == {"monotonic", "location"}
+    assert refused["can_be_causal"] == {
+        "global_tokens", "sinkhorn", "linformer", "fourier", "monotonic", "location",
+    }  # fmt: skip
+    assert refused["can_cross"] == set(MECHANISMS) - {
+        "general", "cosine", "additive", "mlp", "linformer", "compressed", "linear", "efficient",
+        "rfa", "performer", "monotonic", "location",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("use", ["encode", "causal", "cross"])

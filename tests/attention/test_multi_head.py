@@ -121,7 +121,7 @@ def test_an_option_of_cross_attention_that_makes_no_sense_is_refused(spec, messa
     [
         ("dot + local(window=4, score='cosine')", None),
         ("performer + lsh(buckets=4)", None),
-        ("fourier + synthesizer(mixed=True)", None),
+        ("fourier + synthesizer(kind='random', mixed=True)", None),
         ("dot(bias='t5') + local(bias='alibi')", None),
         ("general", "general"),
         ("dot(bias='shaw')", "dot"),
@@ -133,6 +133,7 @@ def test_an_option_of_cross_attention_that_makes_no_sense_is_refused(spec, messa
         ("aft", "aft"),
         ("gmlp", "gmlp"),
         ("synthesizer", "synthesizer"),
+        ("synthesizer(mixed=True)", "synthesizer"),
         ("additive", "additive"),
         ("block(score='mlp')", "block"),
         ("global_tokens(added=True)", "global_tokens"),

@@ -85,6 +85,8 @@ def test_one_layer_and_one_head_can_be_chosen(tokenizer, path):
     assert [text for text in texts(path) if "head" in text] == ["layer 2, head 2"]
     with pytest.raises(kt.InputError, match="layer 3, head any: the model has 2 layers of 2 heads"):
         plot_heads(path, model, tokenizer, "not", "be", layer=3)
+    with pytest.raises(kt.InputError, match="layer any, head 0: the model has 2 layers"):
+        plot_heads(path, model, tokenizer, "not", "be", head=0)
 
 
 def test_what_is_longer_than_the_model_reads_is_drawn_as_far_as_it_reads(tokenizer):

@@ -447,8 +447,14 @@ def test_a_log_goes_on_with_the_columns_it_has(tmp_path):
 
 
 def test_a_stop_leaves_the_average_as_it_would_have_been(tables, tmp_path):
-    """Its checkpoint is gone when the next one is written."""
-    average = dict(final_weights="average", average_checkpoints=2, keep_checkpoints=2, epochs=3)
+    """Its checkpoint is gone when the next one is written.
+
+    With batches that accumulate, so that a stop may come where there is no update of its own.
+    """
+    average = dict(
+        final_weights="average", average_checkpoints=2, keep_checkpoints=2, epochs=3,
+        accumulate_batches=2,
+    )  # fmt: skip
     unbroken = run(tables, tmp_path / "unbroken", **average)
     given = {**tables, "training": {**tables["training"], **average}}
     batches = (

@@ -212,6 +212,14 @@ def test_a_run_can_begin_with_the_weights_and_the_vocabulary_of_another(tables, 
     assert vocabularies[0].read_bytes() == vocabularies[1].read_bytes()
 
 
+def test_a_run_does_not_begin_with_a_vocabulary_of_another_kind(tables, unbroken, tmp_path):
+    kind = kt.read_tables(tables).tokenizer.kind
+    other = tables | {"tokenizer": {"kind": "word" if kind != "word" else "bpe"}}
+    with pytest.raises(kt.InputError, match=f"start_from: its vocabulary is a {kind} one"):
+        kt.train(starting_from(unbroken, other), tmp_path / "run", say=lambda _: None)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_does_not_begin_with_the_weights_of_another_model(tables, unbroken, tmp_path):
     with pytest.raises(kt.InputError, match=r"start_from: .* another model"):
         kt.train(starting_from(unbroken, tables, d_ff=48), tmp_path / "run", say=lambda _: None)
