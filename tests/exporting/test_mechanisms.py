@@ -37,15 +37,18 @@ VARIANTS = [
 
 
 def make_model(exported, num_heads, **heads):
+    """Untrained, and yet what it writes depends on what it reads.
+
+    With an output projection of its own, for else it would repeat what it has read last; larger
+    weights would do as well, but make so much of rounding that another processor writes another
+    text.
+    """
     keras.utils.set_random_seed(1)
     config = kt.ModelConfig(
         exported.tokenizer.vocabulary_size, d_model=4 * num_heads, d_ff=64, num_heads=num_heads,
-        encoder_layers=1, decoder_layers=1, norm="pre", max_length=24, **heads,
+        encoder_layers=1, decoder_layers=1, norm="pre", max_length=24, tie_output=False, **heads,
     )  # fmt: skip
-    model = kt.Transformer(config)
-    for weight in model.trainable_weights:
-        weight.assign(weight * 2.0)
-    return model
+    return kt.Transformer(config)
 
 
 @pytest.fixture(scope="module")
@@ -73,18 +76,6 @@ def loaded(model, exported, tmp_path_factory):
     return save_and_load(model, exported, path, "serving_default", "greedy", "start", "step")
 
 
-def mostly_equal(found, expected):
-    """Which rows are the same: all but few.
-
-    Rounding that another processor, or XLA, does otherwise becomes a thousand times as large in
-    these models with their large weights, and where two tokens are almost equally probable, another
-    one may be written: what follows is then another text.
-    """
-    same = np.array([a == b for a, b in zip(found, expected, strict=True)])
-    assert same.mean() > 0.6, (found, expected)
-    return same
-
-
 @pytest.mark.parametrize(
     ("signature", "decoding"),
     [("serving_default", DECODING), ("greedy", dataclasses.replace(DECODING, beams=1))],
@@ -92,12 +83,11 @@ def mostly_equal(found, expected):
 def test_it_decodes_in_the_saved_model(signature, decoding, model, exported, loaded):
     found = loaded.signatures[signature](text=tf.constant(LINES))
     texts = [text.decode("utf-8") for text in found["text"].numpy()]
-    assert len(set(texts)) > 1
     translator = kt.Translator(model, exported.tokenizer, decoding)
     expected = [best[0] for best in translator.n_best(LINES, 1)]
-    same = mostly_equal(texts, [best.text for best in expected])
-    scores = np.array([best.score for best in expected])
-    np.testing.assert_allclose(found["score"][same], scores[same], rtol=5e-3)
+    assert texts == [best.text for best in expected]
+    np.testing.assert_allclose(found["score"], [best.score for best in expected], rtol=1e-3)
+    assert len(set(texts)) > 1
 
 
 def test_it_streams_what_greedy_search_writes(loaded):
@@ -107,8 +97,7 @@ def test_it_streams_what_greedy_search_writes(loaded):
     while not given["finished"].numpy().all():
         found = step(**given)
         given |= {name: found[name] for name in given.keys() & found.keys()}
-    written = greedy(text=tf.constant(LINES))["text"]
-    mostly_equal(found["text"].numpy().tolist(), written.numpy().tolist())
+    np.testing.assert_array_equal(found["text"], greedy(text=tf.constant(LINES))["text"])
 
 
 @pytest.mark.parametrize(
@@ -120,10 +109,9 @@ def test_xla_decodes_the_same_whatever_the_state(heads, exported, tmp_path):
     signatures = save_and_load(model, exported, tmp_path, *names).signatures
     ids, lengths = tf.constant([[5, 6, 7, 8], [9, 5, 0, 0], [7, 7, 6, 0]]), tf.constant([4, 2, 3])
     expected, found = (signatures[name](ids=ids, lengths=lengths) for name in names)
-    ids, expected_ids = found["ids"].numpy().tolist(), expected["ids"].numpy().tolist()
-    same = mostly_equal(ids, expected_ids)
-    np.testing.assert_allclose(found["score"][same], expected["score"][same], rtol=1e-3)
-    assert len(set(map(tuple, expected_ids))) > 1
+    np.testing.assert_array_equal(found["ids"], expected["ids"])
+    np.testing.assert_allclose(found["score"], expected["score"], rtol=1e-3)
+    assert len(set(map(bytes, expected["ids"].numpy()))) > 1
 
 
 def test_variants_decode_in_the_saved_model(exported, tmp_path):
@@ -132,4 +120,4 @@ def test_variants_decode_in_the_saved_model(exported, tmp_path):
         text=tf.constant(LINES)
     )
     greedy = kt.Translator(model, exported.tokenizer, dataclasses.replace(DECODING, beams=1))
-    mostly_equal([text.decode("utf-8") for text in found["text"].numpy()], greedy(LINES))
+    assert [text.decode("utf-8") for text in found["text"].numpy()] == greedy(LINES)
