@@ -10,9 +10,9 @@ A batch has 448 pairs of 18 tokens a side, of a vocabulary of 10,000, all embedd
 label smoothing 0.1 (KerasHub: none, Keras has none for integer labels), Adam (PyTorch's fused one).
 Ours is what `keras-transformer train` runs with `parallel_parts = 2`; also in one part, compiled by
 XLA, and with Muon. Keras's engines keep freed memory, as `train` does; PyTorch's have glibc's
-defaults. The engines take turns, and the best round of each counts. The share of the peak is that of the floating-point
-operations that the matrix products of a step need, of what the machine does in a large matrix
-product.
+defaults. The engines take turns, and the best round of each counts. The share of the peak is that
+of the floating-point operations that the matrix products of a step need, of what the machine does
+in a large matrix product.
 """
 
 import argparse
