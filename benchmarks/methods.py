@@ -3,10 +3,11 @@
     python benchmarks/methods.py CONFIG BASE --source VAL.en --reference VAL.de [--output TABLE.md]
 
 BASE is a run of the config that has learned for a while, and has not cooled down: with its last
-weights (`final_weights=last`, or a run that was stopped) each row begins. All rows have the same number of epochs, over which the learning rate
-falls to zero, and the average of their checkpoints is scored. A method that takes longer is given
-more time: the table tells how many minutes of a core the training took, which other work beside it
-hardly changes. What has been trained already is not trained again.
+weights (`final_weights=last`, or a run that was stopped) each row begins. All rows have the same
+number of epochs, over which the learning rate falls to zero, and the average of their checkpoints
+is scored. A method that takes longer is given more time: the table tells how many minutes of a core
+the training took, which other work beside it hardly changes. What has been trained already is not
+trained again.
 """
 
 import argparse
