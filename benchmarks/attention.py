@@ -112,6 +112,8 @@ def main():
     results = {}
     for spec in specs:
         fits = [length for length in lengths if length <= SPECS.get(spec, max(lengths))]
+        if not fits:
+            continue
         times, peaks = (run_worker(parsed, spec, fits, memory) for memory in (False, True))
         both = [of_time | of_memory for of_time, of_memory in zip(times, peaks, strict=True)]
         results[spec] = dict(zip(fits, both, strict=True))
