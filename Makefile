@@ -12,7 +12,7 @@ demo: $(INSTALLED)
 	$(BIN)/keras-transformer demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations 30
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 30
 
 # Every notebook from top to bottom, one after the other, because each uses all cores.
 test-notebooks: $(INSTALLED)
