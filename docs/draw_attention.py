@@ -7,12 +7,12 @@ from pathlib import Path
 import keras
 import numpy as np
 from keras import ops
-from matplotlib.figure import Figure
 
 from keras_transformer.attention import MECHANISMS
 from keras_transformer.attention.bias import BIASES
 from keras_transformer.attention.bucketed import BucketedAttention
 from keras_transformer.attention.spec import parse_heads
+from keras_transformer.plots import plot_patterns
 
 DOCS = Path(__file__).parent
 PAGE = DOCS / "attention.md"
@@ -183,23 +183,11 @@ def picture(spec):
 
 def draw(spec):
     """The picture of a spec, beside its causal form where it has one."""
-    forms = [False, True] if make(spec).can_be_causal else [False]
-    figure = Figure(figsize=(2.3 * len(forms), 2.5), layout="constrained", dpi=130)
-    for axes, causal in zip(figure.subplots(1, len(forms), squeeze=False)[0], forms, strict=True):
-        scores = weights(spec, causal)
-        largest = np.abs(scores).max()
-        # The root shows small weights as well.
-        shade = np.sign(scores) * np.sqrt(np.abs(scores) / largest)
-        axes.imshow(shade, cmap="RdBu", vmin=-1.0, vmax=1.0)
-        across = "of another sequence" if not make(spec).can_encode else "whole sequence"
-        axes.set_title("causal" if causal else across, fontsize=8)
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.set_xticks(np.arange(-0.5, N), minor=True)
-        axes.set_yticks(np.arange(-0.5, N), minor=True)
-        axes.grid(which="minor", color="0.9", linewidth=0.4)
-        axes.tick_params(which="both", length=0)
-    figure.savefig(DOCS / picture(spec))
+    forms = {"whole sequence" if make(spec).can_encode else "of another sequence": False}
+    if make(spec).can_be_causal:
+        forms["causal"] = True
+    maps = {title: weights(spec, causal) for title, causal in forms.items()}
+    plot_patterns(DOCS / picture(spec), maps)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ PICTURES = {
         "looks-picture": ("heads", "What each head looks at."),
         "beam-picture": ("beam", "Greedy search goes A, B, B; the best line is B, B, B."),
         "beam-real-picture": ("beams", "Four beams, and a month that there is not."),
+        "bleu-picture": ("bleu", "BLEU: n-grams that are found, and a penalty for what is short."),
     },
     "attention_zoo": {
         "patterns-picture": ("patterns", "Patterns: which place sees which."),

@@ -12,6 +12,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.plots.file import check_size, save
 from keras_transformer.plots.labels import inches, shorten
+from keras_transformer.plots.shades import root, square
 from keras_transformer.text.tokenizer import BEGIN, END, Tokenizer
 from keras_transformer.text.unknown import UnknownWords
 
@@ -212,12 +213,4 @@ def _shades(scores):
         bounds, colours = (-largest, largest), "RdBu"
     else:
         bounds, colours = (0.0, max(largest, 1.0)), "Blues"
-    return {"cmap": colours, "norm": FuncNorm((_root, _square), *bounds)}
-
-
-def _root(weights):
-    return np.sign(weights) * np.sqrt(np.abs(weights))
-
-
-def _square(shades):
-    return np.sign(shades) * np.square(shades)
+    return {"cmap": colours, "norm": FuncNorm((root, square), *bounds)}

@@ -7,6 +7,8 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 from keras import ops
+from matplotlib import colormaps
+from matplotlib.image import imread
 
 import keras_transformer as kt
 from keras_transformer.generation.tree import Node, Tree
@@ -17,6 +19,7 @@ from keras_transformer.plots import (
     plot_cross_attention,
     plot_curves,
     plot_heads,
+    plot_patterns,
     plot_positions,
     plot_schedule,
     plot_tree,
@@ -205,6 +208,16 @@ def test_a_schedule_says_where_it_is_highest_and_comes_down_to_nothing(path):
     ][:1]
     heights = [float(y) for _, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", curve)]
     assert heights[-1] > heights[len(heights) // 2] > min(heights)  # down is more in an SVG
+
+
+def test_patterns_have_shades_of_their_own_scale_and_red_for_negative_weights(tmp_path):
+    path = tmp_path / "patterns.png"
+    maps = {"small": np.array([[0.04, 0.01], [0.0, -0.04]]), "nothing": np.zeros((2, 3))}
+    plot_patterns(path, maps)
+    drawn = {tuple(color) for color in (255 * imread(path)[..., :3]).round().reshape(-1, 3)}
+    # 1, a quarter, 0 and -1 of the largest, by their roots, from red (0) to blue (1).
+    expected = colormaps["RdBu"]([1.0, 0.75, 0.5, 0.0], bytes=True)[:, :3]
+    assert {tuple(map(float, color)) for color in expected} <= drawn
 
 
 def test_sinusoids_are_drawn_with_all_their_places(path):
