@@ -25,7 +25,7 @@ from keras_transformer.config_file import TABLES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
-    *(ROOT / name for name in ("README.md", "BUILD.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "BUILD.md", "CHANGELOG.md", "colab/README.md")),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "serving").rglob("README.md")),
 ]

@@ -43,8 +43,12 @@ class SinkhornAttention(SoftmaxAttention):
     log p the gradient reaches what sorts. (The paper takes the mean of all blocks' keys and values
     by these probabilities, which costs N^2 / size; as they get hard, the two are the same. It reads
     the scores off the blocks by a linear layer of as many outputs as there are blocks; comparing
-    them works for any number. Its causal form, which sorts each block among the earlier ones, is
-    left out. As there, a block that is matched with itself counts twice.)
+    them works for any number. As there, a block that is matched with itself counts twice.)
+
+    It cannot be causal: a block would have to be matched with an earlier one, each of them once.
+    For the second block only the first is left, for the third only the second, and so on: what the
+    rounds of the paper's causal form come nearer to is no sorting, but the block before. `local`
+    sees that.
 
     Cost: O(N size + (N / size)^2) in time and memory, of which the second is small: numbers instead
     of vectors. Choose it where far blocks belong together, as questions and answers do.
@@ -55,7 +59,7 @@ class SinkhornAttention(SoftmaxAttention):
         temperature: below 1, the sorting is harder; 0.75 is the paper's.
     """
 
-    can_be_causal = False  # what is sorted to the front depends on all blocks
+    can_be_causal = False  # see above
     can_cross = False
     compares_by_dot_product = False  # the means of blocks are compared through a matrix
 

@@ -43,6 +43,9 @@ OUTCOMES = {
         "length-predictor": (
             r"([\d.]+)% of .* in ([\d.]+)%", lambda found, usual: found > usual + 20
         ),
+        "parallel-compared": (
+            r"at a time: ([\d.]+)%.*at once: ([\d.]+)%", lambda in_turn, at_once: at_once > 50
+        ),
     },
     "attention_zoo": {
         "task-train": (
@@ -120,11 +123,9 @@ def test_its_cells_are_short_and_leave_logic_to_the_package(path):
                 assert node.end_lineno - node.lineno < FUNCTION_LINES, source
 
 
-@pytest.mark.parametrize("path", [*PATHS, ROOT / "colab" / "README.md"], ids=lambda path: path.name)
+@each_notebook
 def test_its_links_lead_somewhere(path):
-    text = path.read_text("utf-8")
-    if path.suffix == ".ipynb":
-        text = "\n\n".join(cells(path, "markdown"))
+    text = "\n\n".join(cells(path, "markdown"))
     for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
         if link.startswith("https://"):
             continue
