@@ -7,7 +7,7 @@ from machine import machine  # beside this file
 
 ROOT = Path(__file__).parent.parent
 LENGTHS = [256, 512, 1024, 2048, 4096, 8192, 16384]
-# What is measured, up to what length (memory or time forbids more). N is the length itself.
+# What is measured, and up to what length. N is the length itself.
 SPECS = {
     "dot": 16384,
     "general": 16384,
@@ -46,6 +46,10 @@ SPECS = {
     "monotonic": 2048,  # step by step
     "location": 2048,
 }
+EMPTY = (
+    "Cells are empty where a mechanism keeps a vector for each pair of places, or for each step: "
+    "16,384 places would need 76 GiB (`location`) to 320 GiB (`mlp`)."
+)
 HEAD_DIM = 64
 FAMILIES = {
     "scores": ["dot", "general", "cosine", "additive", "mlp"],
@@ -142,6 +146,6 @@ def report(results, lengths):
         for axes in row:
             axes.set_ylim(min(lowest), 100 * max(highest))  # room for the names
     figure.savefig(ROOT / "docs" / "attention_cost.png")
-    lines += ["", machine("tensorflow", "keras")]
+    lines += ["", EMPTY, "", machine("tensorflow", "keras")]
     (ROOT / "benchmarks" / "attention.md").write_text("\n".join(lines) + "\n")
     print(*lines, sep="\n")
