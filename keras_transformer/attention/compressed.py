@@ -219,25 +219,22 @@ class ConvolvedAttention(CompressedAttention):
         return blocks.cut(ops.pad(x, padding), self.factor)[:, :, :keys]
 
     def start(self, batch_size, length):
-        most = blocks.at_most(self.length, -(-length // self.factor))
-        shape = (batch_size, self.num_heads)
-        state = {}
-        for name in ("key", "value"):
-            # One more, for the one that is being made.
-            state[name] = slots.make(*shape, most + 1, self.head_dim, self.compute_dtype)
-            state[f"next_{name}"] = ops.zeros((*shape, 1, self.head_dim), self.compute_dtype)
-        return state
+        # One more, for the one that is being made.
+        count = 1 + blocks.at_most(self.length, -(-length // self.factor))
+        return {
+            name: slots.make(batch_size, self.num_heads, count, self.head_dim, self.compute_dtype)
+            for name in ("key", "value")
+        }
 
     def step(self, query, key, value, state, index):
         tap = (index - 1) % self.factor
         making, last = (index + self.factor - 1) // self.factor, index // self.factor
         count, new = ops.shape(state["key"])[2], {}
         for name, x in (("key", key), ("value", value)):
+            so_far = ops.take(state[name], making % count, axis=2)[:, :, None]
+            so_far = ops.where(tap == 0, ops.zeros_like(so_far), so_far)  # what it held before
             weight = ops.take(self._taps(name, x), tap, axis=0)[None, :, None, None]
-            so_far = state[f"next_{name}"]
-            so_far = ops.where(tap == 0, ops.zeros_like(so_far), so_far) + weight * x
-            new[f"next_{name}"] = so_far
-            new[name] = slots.write(state[name], so_far, making % count)
+            new[name] = slots.write(state[name], so_far + weight * x, making % count)
         number = making - (making - masks.positions(count)) % count  # of the key in each slot
         seen = (number >= 0) & (number <= last) & (number > last - self.length)
         output, _ = self._look_at(query, new | {"mask": seen[None]})
