@@ -4,7 +4,7 @@
     python benchmarks/attention.py recall [--lengths 64 128] [--only local dot]
 
 `cost` runs one head of 64 components over one sequence, forward and backward, and writes the best
-time of several and the peak of the memory it took, with the exponents of N in both, fitted from
+time of two or more and the peak of the memory it took, with the exponents of N in both, fitted from
 1,024 on, to benchmarks/attention.md and docs/attention_cost.png.
 
 `recall` trains two encoder layers for associative recall: the places of the first half have a key
@@ -34,7 +34,7 @@ def main():
     parser.add_argument("what", choices=WHAT)
     parser.add_argument("--lengths", nargs="+", type=int)
     parser.add_argument("--only", nargs="+", help="names of mechanisms; nothing is then written")
-    parser.add_argument("--steps", type=int, default=400, help="of training for recall")
+    parser.add_argument("--steps", type=int, default=300, help="of training for recall")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
     parsed = parser.parse_args()
@@ -54,8 +54,11 @@ def main():
         both = [of_time | of_memory for of_time, of_memory in zip(times, peaks, strict=True)]
         results[spec] = dict(zip(fits, both, strict=True))
         print(spec, results[spec], flush=True)
+    if not results:
+        parser.error("nothing is measured so: no mechanism of that name, or none so long.")
     if not parsed.only:  # the tables and pictures are of all
-        benchmark.report(results, lengths)
+        measured = {length for by_length in results.values() for length in by_length}
+        benchmark.report(results, sorted(measured))
 
 
 def run_worker(parsed, spec, lengths, memory):
@@ -81,7 +84,7 @@ def work(parsed, length):
 
 
 def best_time(run):
-    """The best of several times, in seconds."""
+    """The best of two or more times, in seconds."""
     from keras_transformer.training.memory import keep_freed_memory
 
     keep_freed_memory()  # as `train` does

@@ -46,6 +46,7 @@ def prepare(spec, length, steps):
         keras.optimizers.Adam(2e-3),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
+        jit_compile=False,  # compiling would take longer than the training
     )
 
     def batches(seed):

@@ -45,10 +45,9 @@ class SinkhornAttention(SoftmaxAttention):
     the scores off the blocks by a linear layer of as many outputs as there are blocks; comparing
     them works for any number. As there, a block that is matched with itself counts twice.)
 
-    It cannot be causal: a block would have to be matched with an earlier one, each of them once.
-    For the second block only the first is left, for the third only the second, and so on: what the
-    rounds of the paper's causal form come nearer to is no sorting, but the block before. `local`
-    sees that.
+    It has no causal form. If each block is to be matched once, with itself or one before it, the
+    only sorting leaves all in their places; without itself, each is left the one before it. That
+    is what the rounds of the paper's causal form come near to, and `local` sees as much.
 
     Cost: O(N size + (N / size)^2) in time and memory, of which the second is small: numbers instead
     of vectors. Choose it where far blocks belong together, as questions and answers do.
