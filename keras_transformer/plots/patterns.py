@@ -35,7 +35,7 @@ def plot_patterns(path: str | Path, maps: Mapping[str, np.ndarray]) -> None:
     True
     """
     lines = 1 + max(title.count("\n") for title in maps)
-    size = (INCHES * len(maps), INCHES + 0.1 + 0.12 * lines)
+    size = (INCHES * len(maps), INCHES + 0.15 + 0.16 * lines)
     figure = Figure(figsize=size, layout="constrained")
     all_axes = figure.subplots(1, len(maps), squeeze=False)[0]
     for axes, (title, weights) in zip(all_axes, maps.items(), strict=True):
