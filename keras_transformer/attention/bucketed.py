@@ -174,8 +174,10 @@ class BucketedAttention(Mechanism):
         seen = ops.cast(same & (later <= self.window), "float32")
         often = ops.sum(seen, axis=-1) / ops.maximum(ops.sum(ops.cast(same, "float32"), -1), 1.0)
         scores = ops.einsum("bhtk,bhsk->bhts", query * self.head_dim**-0.5, state["key"])
-        scores = ops.cast(scores, "float32") + ops.log(ops.maximum(often, 1e-9))[:, :, None]
-        scores = scores + ops.where(place == index, SELF, 0.0)
+        # In this order: a product and a sum [B, 1, 1, length] are fused by TensorFlow 2.21 with
+        # oneDNN, which then returns wrong numbers where B is not known when the graph is made.
+        scores = ops.cast(scores, "float32") + ops.where(place == index, SELF, 0.0)
+        scores = scores + ops.log(ops.maximum(often, 1e-9))[:, :, None]
         mask = (often > 0)[:, :, None]  # [B, H, 1, length]
         return merge([attend_partly(scores, mask, state["value"], self.weight_dropout)]), state
 
