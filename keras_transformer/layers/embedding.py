@@ -1,6 +1,7 @@
 """Tokens as vectors, and vectors as scores of tokens."""
 
 import keras
+from keras import ops
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -40,6 +41,17 @@ class TokenEmbedding(keras.layers.ReversibleEmbedding):
             input_dim, output_dim, embeddings_initializer=embeddings_initializer, **kwargs
         )
 
-    def call(self, inputs, reverse=False):
-        outputs = super().call(inputs, reverse=reverse)
-        return outputs if reverse else outputs * self.output_dim**0.5
+    def call(self, inputs, reverse=False, training=False):
+        if reverse:
+            return super().call(inputs, reverse=True)
+        scale = self.output_dim**0.5
+        if not training:
+            return super().call(inputs) * scale
+        # Scaled first, for a dense gradient of the table. On TensorFlow a lookup's own gradient has
+        # a row for each token, and Keras's optimizers would take a token that comes ten times for
+        # ten gradients: the sum of their squares, and not the square of their sum.
+        table = ops.cast(self.embeddings, self.compute_dtype) * scale
+        return ops.take(table, ops.cast(inputs, "int32"), axis=0)
+
+    def compute_output_spec(self, inputs, reverse=False, training=False):
+        return super().compute_output_spec(inputs, reverse)

@@ -80,6 +80,18 @@ def test_rotations_turn_each_plane_by_its_own_angle():
     np.testing.assert_allclose(rotated, expected, atol=1e-6)
 
 
+def test_an_embedding_that_is_read_often_is_updated_as_one_that_is_read_once():
+    """Adam's first update is of the learning rate, whatever the gradient."""
+    ids = keras.Input((None,), dtype="int32")
+    model = keras.Model(ids, kt.TokenEmbedding(input_dim=11, output_dim=16)(ids))
+    model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
+    (before,) = model.get_weights()
+    model.train_on_batch(np.array([[3, 3, 3, 3, 3, 4]]), np.ones((1, 6, 16), "float32"))
+    (after,) = model.get_weights()
+    np.testing.assert_allclose(np.abs(after - before)[3:5], 0.01, rtol=0.02)
+    assert (after == before)[5:].all()
+
+
 def test_embeddings_are_scaled_and_their_table_is_the_output_projection():
     embedding = kt.TokenEmbedding(input_dim=11, output_dim=16)
     vectors = oracle.array(embedding(np.array([[3, 4]])))
