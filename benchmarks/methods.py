@@ -74,7 +74,8 @@ def train_and_score(parsed, name, overrides):
     run = parsed.runs / name.replace(" ", "_").replace(",", "")
     distilled = parsed.runs / "distilled.tsv"
     if "{distilled}" in "".join(overrides):
-        subprocess.run([*OURS, "distill", parsed.base, "--output", distilled], check=True)
+        command = [*OURS, "distill", parsed.base, "--output", distilled, "--resume"]
+        subprocess.run(command, check=True)
         overrides = [override.format(distilled=distilled) for override in overrides]
     if not (run / "model.keras").exists():
         common = {

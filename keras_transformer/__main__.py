@@ -127,8 +127,11 @@ def _parser():
     )
     command.add_argument(
         "--output", required=True, metavar="FILE.tsv",
-        help="where the pairs go; the student's data.train. Goes on with a file that is there",
+        help="where the pairs go; the student's data.train",
     )  # fmt: skip
+    command.add_argument(
+        "--resume", action="store_true", help="go on with a file that the same teacher has begun"
+    )
     command.set_defaults(run=_distill)
 
     command = commands.add_parser("plot", help="draw what a model does")
@@ -218,7 +221,7 @@ def _distill(parsed):
     else:
         files = read_config(teacher / "config.toml").data.files("train")
         sources = (source for source, _ in read_pairs(files))
-    pairs = distill(_translator(parsed), sources, parsed.output)
+    pairs = distill(_translator(parsed), sources, parsed.output, parsed.resume)
     print(f"done: {pairs:,} pairs; keras-transformer train CONFIG.toml data.train={parsed.output}")
 
 

@@ -48,6 +48,13 @@ class RunConfig:
                 "subword_regularization",
                 f" needs a bpe or unigram vocabulary; tokenizer.kind is {self.tokenizer.kind!r}.",
             )
+        if self.tokenizer.kind == "bpe" and self.methods.subword_regularization >= 1:
+            raise FieldError(
+                self.methods,
+                "subword_regularization",
+                f" is {self.methods.subword_regularization}; expected below 1, the share of merges "
+                "that a bpe vocabulary leaves out.",
+            )
         if self.methods.r_drop and self.methods.r_drop_after >= self.training.epochs:
             raise FieldError(
                 self.methods,

@@ -60,13 +60,16 @@ class Batches:
             more tokens.
         regularized: "both" sides of a pair, or one of them: "source" or "target".
         alignments: a file of word alignments, "0-0 1-2" for a pair. The inputs then have
-            `alignments`, bool [B, T, S]: which source token the token of a label goes with.
+            `alignments`, bool [B, T, S]: which source token the token of a label goes with. A pair
+            whose words the tokenizer splits or joins otherwise than blanks do has none: the
+            numbers of its links would be those of other words.
 
     Attributes:
         steps: batches in a whole epoch.
         pairs: pairs in a whole epoch.
         tokens: target tokens in a whole epoch, the ends among them.
         too_long, empty: pairs that were left out.
+        unaligned: pairs whose alignments were left out.
     """
 
     def __init__(
@@ -94,6 +97,9 @@ class Batches:
         for side in self._regularization if regularized == "both" else (regularized,):
             self._regularization[side] = regularization
         self._alignments = alignments
+        pieces = tokenizer.pieces(range(tokenizer.vocabulary_size))
+        self._begins = [piece.startswith("▁") for piece in pieces]  # a word
+        self._begins[UNKNOWN] = "▁" not in pieces  # then a piece is a whole word
         self._measure()
 
     def stream(self, epoch: int = 0, step: int = 0) -> tf.data.Dataset:
@@ -106,6 +112,7 @@ class Batches:
         """Counts what an epoch has; that also reads the whole corpus once and finds its faults."""
         self.too_long, self.empty, self.tokens = 0, 0, 0
         windows = []  # the padded lengths of their pairs
+        self._aligned = []  # whether the words of a pair are those that its links number
         pairs = read_pairs(self._files)
         for number in count():
             if not (chunk := list(islice(pairs, self._chunk))):
@@ -116,6 +123,13 @@ class Batches:
             words = self._unknown.find(sources)
             source_ids = self._unknown.encode(sources, words)
             target_ids = self._unknown.encode(targets, words)
+            if self._alignments is not None:
+                numbered = zip(
+                    map(self._same_words, sources, source_ids),
+                    map(self._same_words, targets, target_ids),
+                    strict=True,
+                )
+                self._aligned += map(all, numbered)
             for lengths in zip(map(len, source_ids), map(len, target_ids), strict=True):
                 longest = max(lengths) + 1  # with the end id
                 if not min(lengths):
@@ -129,6 +143,7 @@ class Batches:
         # many pairs there are of each length, and not on which.
         self._cuts = [_cut(sorted(lengths), self._tokens_per_batch) for lengths in windows]
         self.pairs = sum(map(len, windows))
+        self.unaligned = self._aligned.count(False)
         self.steps = sum(len(cuts) - 1 for cuts in self._cuts)
         if self.pairs == 0:
             raise InputError(
@@ -160,12 +175,13 @@ class Batches:
         files = dict(zip(names, self._files, strict=True))
         if self._alignments is not None:
             files["alignment"] = self._alignments
-        return tf.data.Dataset.zip(
-            {
-                name: tf.data.TextLineDataset(file, "GZIP" if file.endswith(".gz") else "")
-                for name, file in files.items()
-            }
-        )
+        lines = {
+            name: tf.data.TextLineDataset(file, "GZIP" if file.endswith(".gz") else "")
+            for name, file in files.items()
+        }
+        if self._alignments is not None:
+            lines["aligned"] = tf.data.Dataset.from_tensor_slices(self._aligned)
+        return tf.data.Dataset.zip(lines)
 
     def _encode(self, lines):
         """The ids of a chunk of lines, and the size of each pair; without those left out."""
@@ -181,7 +197,8 @@ class Batches:
             if rate:
                 pair[side] = self._draw(lines[side], pair[side], rate)
         if "alignment" in lines:
-            pair["alignment"] = tf.strings.split(lines["alignment"])
+            links = tf.where(lines["aligned"], lines["alignment"], "")
+            pair["alignment"] = tf.strings.split(links)
         # As a row of one, so that chunks of any number of pairs can be joined.
         pair["size"] = tf.RaggedTensor.from_tensor(self._size(pair)[:, None])
         return {name: tf.ragged.boolean_mask(values, fits) for name, values in pair.items()}
@@ -245,13 +262,15 @@ class Batches:
         joined = (of_source == numbers[..., 0]) & (of_target == numbers[..., 1])  # [B, T, S, links]
         return tf.reduce_any(joined, axis=-1)
 
+    def _same_words(self, line, ids):
+        """Whether the ids of a line are of as many words as it has between blanks."""
+        known = (id if id < len(self._begins) else UNKNOWN for id in ids)
+        return sum(self._begins[id] for id in known) == len(line.split())
+
     def _word_numbers(self, ids):
         """The number of the word that each token is of; -1 for end and padding."""
-        pieces = self._tokenizer.pieces(range(self._tokenizer.vocabulary_size))
-        begins = [piece.startswith("▁") for piece in pieces]
-        begins[UNKNOWN] = "▁" not in pieces  # then a piece is a whole word
-        known = tf.where(ids < len(pieces), ids, UNKNOWN)
-        words = tf.cumsum(tf.cast(tf.gather(begins, known), tf.int32), axis=1) - 1
+        known = tf.where(ids < len(self._begins), ids, UNKNOWN)
+        words = tf.cumsum(tf.cast(tf.gather(self._begins, known), tf.int32), axis=1) - 1
         return tf.where((ids == END) | (ids == masks.PADDING), -1, words)
 
     def _to_bucket(self, ids):

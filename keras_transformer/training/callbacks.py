@@ -148,7 +148,7 @@ class TimeLimit(keras.callbacks.Callback):
         schedule: the learning rate, whose cool-down ends with the last of them.
         began: the time of `time.monotonic` when training began; of a run that goes on, so long
             before now as it has trained already.
-        epoch: how many epochs it has done already.
+        done: how many epochs it has done already, the part of a broken-off one included.
         say: called with a line for people.
     """
 
@@ -158,7 +158,7 @@ class TimeLimit(keras.callbacks.Callback):
         progress: Progress,
         schedule: WarmupSchedule,
         began: float,
-        epoch: int = 0,
+        done: float = 0.0,
         say=print,
     ):
         super().__init__()
@@ -170,8 +170,8 @@ class TimeLimit(keras.callbacks.Callback):
         self.epochs = progress.epochs
         self.total_steps = schedule.cooldown_steps and int(schedule.total_steps)
         self.recent = []  # what the last epochs took
-        if epoch:
-            self._plan(epoch)
+        if done >= 1:  # as a run that goes on unbroken has planned
+            self._plan(done)
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch_began = time.monotonic()
@@ -192,7 +192,8 @@ class TimeLimit(keras.callbacks.Callback):
         elapsed = time.monotonic() - self.began
         # R-Drop, begun late, makes epochs longer; but a single one that was slow says nothing.
         one = max(elapsed / done, statistics.median(self.recent or [0.0]))
-        epochs = min(self.epochs, done + max(int((self.seconds - elapsed) / one), 0))
+        fit = math.floor(done + (self.seconds - elapsed) / one)
+        epochs = min(self.epochs, max(fit, math.ceil(done)))  # what has begun is finished
         self.progress.epochs = epochs
         if self.total_steps:
             self.schedule.total_steps.assign(round(self.total_steps * epochs / self.epochs))

@@ -17,6 +17,7 @@ def distill(
     translate: Callable[[Sequence[str]], list[str]],
     sources: Iterable[str],
     path: str | Path,
+    resume: bool = False,
     say=print,
 ) -> int:
     """Writes each source and its translation by the teacher, between tabs: a corpus for a student.
@@ -28,7 +29,8 @@ def distill(
     Args:
         translate: the teacher, such as a `Translator`.
         sources: lines.
-        path: a TSV file. If it is there, its pairs are taken to be the first ones.
+        path: a TSV file.
+        resume: whether to go on with one that is there, whose pairs this teacher has written.
         say: called with lines that tell how far it is.
 
     Returns:
@@ -46,6 +48,11 @@ def distill(
     'a b\\tA B\\nc\\tC\\n'
     """
     path = Path(path)
+    if path.exists() and not resume:
+        raise InputError(
+            f"{path}: is there already. Add --resume to go on with what the same teacher has written, "
+            "or choose another --output."
+        )
     sources = [source.replace("\t", " ") for source in sources]
     done = _cut(path, sources) if path.exists() else 0
     if done:

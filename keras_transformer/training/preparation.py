@@ -41,10 +41,13 @@ def check_run_dir(config, run_dir, resume):
             "--run-dir."
         )
     before = to_tables(read_config(run_dir / "config.toml"))
+    resumable = RESUMABLE
+    if config.training.goes_by_bleu:  # scores of other pairs would be compared
+        resumable = RESUMABLE - {"training.bleu_pairs"}
     for table, fields in to_tables(config).items():
         for key in fields.keys() | before[table].keys():
             was, now = before[table].get(key), fields.get(key)
-            matters = table != "decoding" and f"{table}.{key}" not in RESUMABLE
+            matters = table != "decoding" and f"{table}.{key}" not in resumable
             if was != now and matters:
                 raise InputError(
                     f"{run_dir}: this run has {table}.{key}={was!r}, but the config says {now!r}. "
@@ -110,6 +113,11 @@ def make_batches(config, tokenizer, say):
         say(
             f"left out: {train.too_long:,} pairs of more than {data.max_tokens} tokens, "
             f"{train.empty:,} with an empty side"
+        )
+    if train.unaligned:
+        say(
+            f"alignments left out: those of {train.unaligned:,} pairs that the tokenizer splits into "
+            "other words than blanks do"
         )
     return train, validation
 

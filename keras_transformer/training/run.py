@@ -89,7 +89,8 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, say=prin
     progress = Progress(config.training.epochs, batches.steps, batches.tokens, say)
     limit = None
     if config.training.max_minutes:
-        limit = TimeLimit(config.training.max_minutes, progress, schedule, began, epoch, say)
+        done = epoch + step / batches.steps
+        limit = TimeLimit(config.training.max_minutes, progress, schedule, began, done, say)
     if (
         epoch >= config.training.epochs
         or (limit is not None and step == 0 and limit.is_up(epoch))

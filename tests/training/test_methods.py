@@ -164,9 +164,8 @@ def test_muon_moves_a_matrix_in_all_directions_alike_and_leaves_the_rest_to_adam
             assert np.median(directions) / directions.max() > 0.5, path
             # As large as Adam's are in training: 0.2 of the learning rate.
             assert 0.1 < np.sqrt(np.mean(move**2)) / 0.01 < 0.3, path
-        elif tied or "embedding" not in path:
-            # Adam's first update is of the learning rate, where there is a gradient. (Not of an
-            # untied embedding's rows that are read twice: Keras sums squares of sparse gradients.)
+        else:
+            # Adam's first update is of the learning rate, where there is a gradient.
             place = np.abs(move) > 0.001
             assert place.any(), path
             np.testing.assert_allclose(np.abs(move[place]), 0.01, rtol=0.05, err_msg=path)
@@ -326,8 +325,17 @@ def test_one_slow_epoch_does_not_change_the_plan(monkeypatch):
     assert progress.epochs == 5 + (600 - 180) * 5 // 180  # by the mean
     # A run that goes on has the time that is left of it, and plans by it at once.
     progress = Progress(epochs=20, steps=100, tokens=1000)
-    TimeLimit(10, progress, schedule, began=now - 540, epoch=9)
+    TimeLimit(10, progress, schedule, began=now - 540, done=9)
     assert progress.epochs == 10
+    # Also where it goes on in the middle of an epoch: 3 epochs of 100 seconds fit into 310.
+    schedule = kt.WarmupSchedule(1.0, warmup_steps=1, cooldown_steps=100, total_steps=300)
+    progress = Progress(epochs=3, steps=100, tokens=1000)
+    TimeLimit(310 / 60, progress, schedule, began=now - 190, done=1.9)
+    assert progress.epochs == 3
+    assert float(schedule(190)) == float(kt.WarmupSchedule(1.0, warmup_steps=1)(190))
+    # One that has begun is finished.
+    TimeLimit(150 / 60, progress, schedule, began=now - 120, done=1.2)
+    assert progress.epochs == 2
 
 
 def test_a_run_whose_time_is_up_has_no_more_of_it_when_it_goes_on(tables, tmp_path):
@@ -557,6 +565,26 @@ def test_word_alignments_become_alignments_of_tokens(tmp_path):
     assert found.any()
 
 
+def test_links_of_words_that_the_tokenizer_splits_otherwise_are_left_out(tmp_path):
+    """By normalisation an acute accent, as in it´s, is a blank with an accent; \u200b is a blank."""
+    pairs = "it\u00b4s a dog\tein hund\nthe dog\tder hund\na \u200b dog\tein hund\n"
+    (tmp_path / "pairs.tsv").write_text(pairs, "utf-8")
+    (tmp_path / "links").write_text("1-0 2-1\n0-0 1-1\n0-0 2-1\n", "utf-8")
+    tokenizer = kt.Tokenizer.learn(pairs.split(), 40, "char")
+    files = (str(tmp_path / "pairs.tsv"),)
+    batches = Batches(files, tokenizer, 512, 32, alignments=str(tmp_path / "links"))
+    assert batches.unaligned == 2
+    found = {
+        tokenizer.decode([source[source != 2]])[0]: given.any()
+        for (inputs, _) in batches.epoch()
+        for source, given in zip(
+            np.array(inputs["source"]), np.array(inputs["alignments"]), strict=True
+        )
+    }
+    assert sorted(found.values()) == [False, False, True]
+    assert found["the dog"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -604,8 +632,15 @@ def test_a_student_learns_from_what_its_teacher_writes(tables, tmp_path, capsys)
     model, tokenizer = kt.load_run(tmp_path / "teacher")
     translator = kt.Translator(model, tokenizer, kt.DecodingConfig(beams=2))
     assert [target for _, target in written] == translator(sources)
-    assert main(command) == 0
+    assert main([*command, "--resume"]) == 0
     assert "are there already" in capsys.readouterr().out
+    assert main(command) != 0  # or another teacher's would be taken for this one's
+    assert "--resume" in capsys.readouterr().err
+    student = {**tables, "data": {**tables["data"], "train": str(pairs)}}
+    del student["data"]["train_source"], student["data"]["train_target"]
+    run(student, tmp_path / "student", epochs=2)
+    learned = losses(tmp_path / "student")
+    assert learned[1] < learned[0]
 
 
 def test_a_broken_off_distillation_goes_on(tmp_path):
@@ -617,11 +652,14 @@ def test_a_broken_off_distillation_goes_on(tmp_path):
         asked.extend(lines)
         return [line.upper() for line in lines]
 
-    assert distill(teacher, ["a", "b", "c", "d"], path, say=lambda _: None) == 4
+    everything = ["a", "b", "c", "d"]
+    assert distill(teacher, everything, path, resume=True, say=lambda _: None) == 4
     assert asked == ["c", "d"]
     assert path.read_text("utf-8") == "a\tA\nb\tB\nc\tC\nd\tD\n"
     with pytest.raises(kt.InputError, match="holds other pairs"):
-        distill(teacher, ["x"], path)
+        distill(teacher, ["x"], path, resume=True)
+    with pytest.raises(kt.InputError, match="Add --resume"):
+        distill(teacher, everything, path)
 
 
 def test_the_shipped_configs_can_be_read():
