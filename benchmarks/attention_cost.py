@@ -7,8 +7,8 @@ from machine import machine  # beside this file
 
 ROOT = Path(__file__).parent.parent
 LENGTHS = [256, 512, 1024, 2048, 4096, 8192, 16384]
-# What is measured, and up to what length. N is the length itself. (Of `lsh` and `kmeans` with as many
-# buckets as a window needs to see a bucket whole, and with a fixed number, which sees less of it.)
+# What is measured, and up to what length. N is the length itself. (`lsh` and `kmeans` with as many
+# buckets as a window needs to see a bucket whole, and with so many whatever the length.)
 SPECS = {
     "dot": 16384,
     "general": 16384,

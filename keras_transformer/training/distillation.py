@@ -50,8 +50,8 @@ def distill(
     path = Path(path)
     if path.exists() and not resume:
         raise InputError(
-            f"{path}: is there already. Add --resume to go on with what the same teacher has written, "
-            "or choose another --output."
+            f"{path}: is there already. Add --resume to go on with what the same teacher has "
+            "written, or choose another --output."
         )
     sources = [source.replace("\t", " ") for source in sources]
     done = _cut(path, sources) if path.exists() else 0

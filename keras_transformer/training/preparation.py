@@ -116,8 +116,8 @@ def make_batches(config, tokenizer, say):
         )
     if train.unaligned:
         say(
-            f"alignments left out: those of {train.unaligned:,} pairs that the tokenizer splits into "
-            "other words than blanks do"
+            f"alignments left out: those of {train.unaligned:,} pairs that the tokenizer splits "
+            "into other words than blanks do"
         )
     return train, validation
 

@@ -566,7 +566,7 @@ def test_word_alignments_become_alignments_of_tokens(tmp_path):
 
 
 def test_links_of_words_that_the_tokenizer_splits_otherwise_are_left_out(tmp_path):
-    """By normalisation an acute accent, as in it´s, is a blank with an accent; \u200b is a blank."""
+    """An acute accent is normalised to a blank and an accent, and \u200b to a blank."""
     pairs = "it\u00b4s a dog\tein hund\nthe dog\tder hund\na \u200b dog\tein hund\n"
     (tmp_path / "pairs.tsv").write_text(pairs, "utf-8")
     (tmp_path / "links").write_text("1-0 2-1\n0-0 1-1\n0-0 2-1\n", "utf-8")
