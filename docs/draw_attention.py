@@ -59,9 +59,9 @@ decoder_heads = "local(window=64); dot"   # layers in turn
 cross_heads = "dot"
 ```
 
-A mechanism is refused, with the reason, where its formula cannot be used. All are held to one
-contract (`tests/attention/test_contract.py`): padding changes nothing, no future leaks, decoding
-step by step equals the whole, the same numbers as a plain loop written from the paper.
+Where its formula cannot be used, a mechanism is refused with a word on where it may be. All are
+held to one contract (`tests/attention/test_contract.py`): padding changes nothing, no future leaks,
+decoding step by step equals the whole, the same numbers as a plain loop written from the paper.
 
 This page is made by `make docs` from the mechanisms' own docstrings, and each picture by the
 mechanism: a row is a place that looks, a column a place that is looked at, of {n} places of random
@@ -69,7 +69,7 @@ vectors, in the first of {heads} heads; the darker, the larger the weight (red w
 negative). Learned weights that begin near zero are drawn larger, so that it can be seen what they
 do.
 
-Where the table has no "yes" and no gap, only the form that it names can be used there.
+Where a cell names a form, only that form can be used there.
 
 {measured}| name | encoder | decoder | cross | cost | picture |
 |---|---|---|---|---|---|

@@ -89,7 +89,7 @@ class MonotonicAttention(RunningAttention):
     decoding has the same weights as training.)
 
     Cost: O(T S (K + log S)) in time and O(T S K) in memory, in T steps: the additive score makes
-    [B, H, T, S, K] at once; with "dot", "general" or "cosine" it is O(T S) in memory. For
+    [B, H, T, S, K] at once; with "dot", "general" or "cosine" it is O(T S log S) in memory. For
     cross-attention where the target follows the source: speech, transliteration. Choose it where
     long inputs make `dot` skip or repeat.
 
@@ -144,8 +144,8 @@ class MonotonicAttention(RunningAttention):
 class LocationAttention(RunningAttention):
     """Softmax of v'tanh(W q + U k_s + F f_s), where f is a convolution of the last weights.
 
-    Location-aware attention (Chorowski et al. 2015): the model knows where it has just looked and
-    can go on from there.
+    Location-aware attention (Chorowski et al. 2015, without its bias b): the model knows where it
+    has just looked and can go on from there.
 
     Cost: O(T S K), in T steps. For cross-attention where the target follows the source and `dot`
     confuses places that are alike: speech, text to speech.

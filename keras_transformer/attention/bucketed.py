@@ -26,6 +26,8 @@ class BlockAttention(SoftmaxAttention):
 
     softmax over the s of t's block, floor(s / size) = floor(t / size), of q_t'k_s / sqrt(K).
 
+    Within a sequence only: the blocks of two sequences have nothing to do with each other.
+
     Cost: O(N size) in time and memory. Choose it in some heads, beside others that carry across
     the blocks' borders: it costs less than a window that moves.
 
@@ -89,6 +91,9 @@ class BucketedAttention(Mechanism):
 
     softmax over the s seen of q_t'k_s / sqrt(K), with k_s = q_s / |q_s|, and -1e4 added for s = t;
     with several rounds + log of the share of the rounds with t and s in one bucket that see s.
+
+    Within a sequence only, because a query is its own key. Decoding keeps all places, and compares
+    with each of them: O(N K) a step, as `dot`.
 
     Args:
         num_heads, head_dim, causal, dropout: as of every mechanism.

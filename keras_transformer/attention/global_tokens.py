@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer import masks
-from keras_transformer.attention.options import check_positive
+from keras_transformer.attention.options import check_flag, check_positive
 from keras_transformer.attention.patterns import PatternAttention
 
 
@@ -21,7 +21,8 @@ class GlobalAttention(PatternAttention):
     at what they have collected, by learned keys. (ETC carries such tokens from layer to layer; here
     each layer has its own.)
 
-    Cost: O(N count) in time and memory. Choose it beside `local`, to carry what concerns the whole.
+    Cost: O(N count) in time and memory; decoding keeps `count` places. Choose it beside `local`, to
+    carry what concerns the whole.
 
     Args:
         num_heads, head_dim, causal, dropout: as of every mechanism.
@@ -46,7 +47,7 @@ class GlobalAttention(PatternAttention):
     ):
         super().__init__(num_heads, head_dim, causal, dropout, count, score, bias=bias, **kwargs)
         self.count = check_positive("count", count)
-        self.added = added
+        self.added = check_flag("added", added)
         if added and bias is not None:
             raise ValueError("Added tokens stand nowhere: leave out the bias.")
 
@@ -73,6 +74,8 @@ class GlobalAttention(PatternAttention):
                 )
                 for name in ("token_query", "token_key")
             )
+
+    farthest = 0  # a slot for the place itself, though it is not looked at
 
     def near(self, distance):
         return distance != distance

@@ -106,8 +106,8 @@ class EluAttention(LinearAttention):
 
     sum_s phi(q)'phi(k_s) v_s / sum_s phi(q)'phi(k_s), over all s or, if causal, those so far.
 
-    Cost: O(N K^2); decoding keeps K^2 numbers. Choose it for long sequences and fast decoding where
-    sharp weights are not needed; it does not approximate the softmax.
+    Cost: O(N K^2); decoding keeps K^2 numbers within a sequence. Choose it for long sequences and
+    fast decoding where sharp weights are not needed; it does not approximate the softmax.
 
     Args:
         num_heads, head_dim, causal, dropout: as of every mechanism; nothing is dropped.
@@ -204,7 +204,8 @@ class EfficientAttention(Mechanism):
     component: each component of a key is a global map of where to look. If causal, over the places
     so far.
 
-    Cost: O(N K^2); decoding keeps K^2 numbers. Choose it like `linear`; its weights sum to 1.
+    Cost: O(N K^2); decoding keeps K^2 numbers within a sequence. Choose it like `linear`; its
+    weights sum to 1.
 
     Args:
         num_heads, head_dim, causal, dropout: as of every mechanism; nothing is dropped.

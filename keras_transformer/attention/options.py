@@ -23,8 +23,15 @@ def check_share(name, value):
     return value
 
 
+def check_flag(name, value):
+    """The value of an option that has to be True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={value!r} has to be True or False.")
+    return value
+
+
 def choose(table, what, name):
     """The row of a table; a name that it has not is refused."""
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise ValueError(f"{what}={name!r} is not known: choose {', '.join(map(repr, table))}.")
     return table[name]

@@ -134,9 +134,9 @@ class LocalAttention(PatternAttention):
     2020; it has other projections for global places) and that of ETC (Ainslie et al. 2020), with
     the special tokens taken from the sequence.
 
-    Cost: O(N window) in time and memory; decoding keeps `window` places (all, with
-    `global_tokens`). Choose it for long text,
-    where most of what matters is near, with some heads or layers that see farther.
+    Cost: O(N window) in time and memory; decoding keeps `window` places, and the global ones.
+    Choose it for long text, where most of what matters is near, with some heads or layers that see
+    farther.
 
     Args:
         num_heads, head_dim, causal, dropout: as of every mechanism.
@@ -175,7 +175,7 @@ class LocalAttention(PatternAttention):
 
     @property
     def farthest(self):
-        return None if self.global_tokens else self.before
+        return self.before
 
     def near(self, distance):
         return (distance >= -self.before) & (distance <= self.after)
@@ -201,7 +201,8 @@ class StridedAttention(PatternAttention):
     size gives the same.) With `local` it also sees its nearest places, as the paper's strided
     pattern does.
 
-    Cost: O(N (window + local)) in time and memory. Choose it beside `local` heads for what repeats
+    Cost: O(N (window + local)) in time and memory; decoding keeps the last window * stride places,
+    and goes over all of them at each step. Choose it beside `local` heads for what repeats
     with a period, such as the rows of an image, or for a wide view at little cost.
 
     Args:
@@ -239,8 +240,7 @@ class StridedAttention(PatternAttention):
 
     @property
     def farthest(self):
-        far = max(self.before * self.stride, self.local_before)
-        return None if self.global_tokens else far
+        return max(self.before * self.stride, self.local_before)
 
     def near(self, distance):
         comb = (distance >= -self.before * self.stride) & (distance <= self.after * self.stride)

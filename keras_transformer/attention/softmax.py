@@ -9,7 +9,7 @@ from keras_transformer import masks
 from keras_transformer.attention import blocks, slots
 from keras_transformer.attention.bias import BIASES
 from keras_transformer.attention.mechanism import Mechanism
-from keras_transformer.attention.options import choose
+from keras_transformer.attention.options import check_positive, choose
 from keras_transformer.attention.scores import SCORES
 
 
@@ -101,6 +101,8 @@ class SoftmaxAttention(Mechanism):
     ):
         super().__init__(num_heads, head_dim, causal, dropout, **kwargs)
         dtype = self.dtype_policy
+        if scale is not None:
+            check_positive("scale", scale, (int, float))
         self.score = choose(SCORES, "score", score)(num_heads, head_dim, scale, dtype=dtype)
         self.bias = None
         if bias is not None:
@@ -145,23 +147,32 @@ class SoftmaxAttention(Mechanism):
         """Whether the query at a position looks at the key at another, where both are tokens."""
         return key <= query if self.causal else key == key
 
+    # So many first places are looked at from everywhere.
+    global_tokens = 0
+
     @property
     def farthest(self):
-        """How far back a place looks; None for no limit."""
+        """How far back a place looks beside those; None for no limit."""
         return None
 
     def _num_slots(self, length):
         """How many places have to be kept to decode `length` of them."""
         if self.farthest is None:
             return length
-        return blocks.at_most(self.farthest + 1, length)
+        return blocks.at_most(self.global_tokens + self.farthest + 1, length)
 
     def _slots(self, index, length):
         """Which slot the place `index` goes to, and the places [length] that are in the slots."""
+        places = masks.positions(length)
         if self.farthest is None:
-            return index, masks.positions(length)
-        # Written in turn, a slot holds the last place that was; below 0 where there was none.
-        return index % length, index - (index - masks.positions(length)) % length
+            return index, places
+        # The first places keep theirs. The others take turns, and a slot holds the last of those
+        # that had it; -1 where there was none.
+        first = self.global_tokens
+        turns = ops.maximum(length - first, 1)
+        slot = ops.where(index < first, index, first + (index - first) % turns)
+        last = index - (index - places) % turns
+        return slot, ops.where(places < first, places, ops.where(last < first, -1, last))
 
     def _weigh(self, query, memory, mask, bias=None):
         """The output [B, H, T, K] and the weights [B, H, T, S], of a memory's key and value."""

@@ -49,7 +49,7 @@ def parse_heads(spec: str, num_heads: int) -> list[HeadGroup]:
     [3, 1]
     """
     try:
-        terms = _terms(ast.parse(spec.strip(), mode="eval").body)
+        terms = _terms(ast.parse(" ".join(spec.split()), mode="eval").body)
         counted = [_count(term) for term in terms]
         if len(counted) == 1 and counted[0][0] is None:
             counted = [(num_heads, counted[0][1])]

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer import masks
 from keras_transformer.attention import slots
-from keras_transformer.attention.options import check_positive, choose
+from keras_transformer.attention.options import check_flag, check_positive, choose
 from keras_transformer.attention.scores import per_head
 from keras_transformer.attention.softmax import SoftmaxAttention, softmax
 
@@ -21,6 +21,8 @@ class SynthesizerAttention(SoftmaxAttention):
     of a row of `rank` scores and one of max_length / rank, each repeated to the whole length; a
     random matrix is R1 R2'. (The two dense rows share W1, which the paper has twice.) With `mixed`,
     the scores are a S + (1 - a) Q K' / sqrt(K), with a learned a for each head.
+
+    Within a sequence only, as in the paper: its scores are for places, whatever stands there.
 
     Cost: O(N^2), and weights for `max_length` places; those beyond share the last one's. Choose it
     to find out how much of attention a task needs; mixed, it can be better than `dot` alone.
@@ -49,7 +51,7 @@ class SynthesizerAttention(SoftmaxAttention):
     ):
         super().__init__(num_heads, head_dim, causal, dropout, **kwargs)
         self.projections = choose(KINDS, "kind", kind)
-        if mixed:
+        if check_flag("mixed", mixed):
             self.projections = ("query", "key", "value")
         self.kind = kind
         self.rank = rank if rank is None else check_positive("rank", rank)

@@ -7,6 +7,10 @@ def test_one_name_stands_for_all_heads():
     assert parse_heads("dot", 8) == [(8, "dot", {})]
 
 
+def test_a_line_may_be_broken():
+    assert parse_heads("\n  dot\n  + dot(\n  bias='t5')\n", 2)[1] == (1, "dot", {"bias": "t5"})
+
+
 def test_counts_and_options_are_read():
     assert parse_heads("2 * dot(scale=1.0, kind='a') + dot", 3) == [
         (2, "dot", {"scale": 1.0, "kind": "a"}),
