@@ -105,6 +105,7 @@ def exponent(by_length, name, least=0.0):
 
 
 def report(results, lengths):
+    import matplotlib
     from matplotlib.figure import Figure
 
     lines = [
@@ -123,18 +124,21 @@ def report(results, lengths):
             for n in lengths
         ]
         lines.append(f"| `{spec}` | " + " | ".join([*cells, *powers[spec].values()]) + " |")
+    colors = list(matplotlib.color_sequences["tab10"])
+    del colors[7]  # grey, as `dot` is beside other families
     figure = Figure(figsize=(13, 17), layout="constrained", dpi=100)
     panels = figure.subplots(4, 3).reshape(2, -1)  # [time or memory, family]
     titles = {"seconds": "seconds, forward and backward", "mib": "peak MiB (1: that or less)"}
     for row, (name, title) in zip(panels, titles.items(), strict=True):
         for axes, of_panel in zip(row, FAMILIES, strict=True):
+            axes.set_prop_cycle(color=colors)
             for spec, by_length in results.items():
                 if family(spec) != of_panel and spec != "dot":
                     continue
                 # Below a MiB there is only noise.
                 numbers = [max(found[name], name == "mib") for found in by_length.values()]
                 power = powers[spec][name]
-                guest = {} if family(spec) == of_panel else {"color": "0.7", "zorder": 0}
+                guest = {} if family(spec) == of_panel else {"color": "0.5", "zorder": 0}
                 label = f"N^{power}  {spec}" if power else spec
                 axes.loglog(list(by_length), numbers, "o-", markersize=4, label=label, **guest)
             axes.set_title(f"{of_panel}: {title}", fontsize=10)
@@ -145,7 +149,7 @@ def report(results, lengths):
             axes.legend(fontsize=7, loc="upper left")
         lowest, highest = zip(*(axes.get_ylim() for axes in row), strict=True)
         for axes in row:
-            axes.set_ylim(min(lowest), 100 * max(highest))  # room for the names
+            axes.set_ylim(min(lowest), 1000 * max(highest))  # room for the names
     figure.savefig(ROOT / "docs" / "attention_cost.png")
     if any(len(by_length) < len(lengths) for by_length in results.values()):
         lines += ["", EMPTY]

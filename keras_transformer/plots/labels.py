@@ -3,6 +3,8 @@
 import unicodedata
 from collections.abc import Iterable
 
+from keras_transformer.plots.fonts import find_fonts
+
 LONGEST = 18  # in Latin letters
 
 
@@ -27,7 +29,10 @@ def shorten(label: str, longest: int = LONGEST) -> str:
 
 def inches(labels: Iterable[str], points: float) -> float:
     """The length of the longest label in a size of type: what is enough, not what is exact."""
-    return max(sum(map(_columns, label)) for label in labels) * 0.72 * points / 72
+    labels = list(labels)
+    _, missing = find_fonts("".join(labels))  # whose boxes are wide
+    columns = [sum(2 if one in missing else _columns(one) for one in label) for label in labels]
+    return max(columns) * 0.72 * points / 72
 
 
 def _columns(character):

@@ -93,7 +93,8 @@ def _draw_box(axes, node, label, left, width, style):
     axes.text(middle, y - 0.055, label, fontsize=POINTS, ha="center", **bold)
     axes.text(middle, y + 0.095, f"{node.log_probability:.2f}", fontsize=6, ha="center", **text)
     if node.score is not None:
-        axes.text(x + width + 0.06, y, f"score\n{node.score:.2f}", fontsize=6, **bold)
+        clear = dict(facecolor="white", edgecolor="none", pad=0.5)  # of lines that pass
+        axes.text(x + width + 0.06, y, f"score\n{node.score:.2f}", fontsize=6, bbox=clear, **bold)
 
 
 def _describe(tree, nodes, steps, width, dropped):
