@@ -41,7 +41,7 @@ PICTURES = {
         "warmup-picture": ("warmup", "Warm-up."),
         "free-running-picture": ("free_running", "Teacher forcing against free running."),
         "looks-picture": ("heads", "What each head looks at."),
-        "beam-picture": ("beam", "The whole tree: greedy search would go A, B, B; B, B, B is best."),
+        "beam-picture": ("beam", "The whole tree: greedy search goes A, B, B; B, B, B is best."),
         "beam-real-picture": ("beams", "Four beams, and a month that there is not."),
         "bleu-picture": ("bleu", "BLEU: n-grams that are found, and a penalty for what is short."),
     },

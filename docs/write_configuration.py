@@ -36,7 +36,8 @@ RESUME = """\
 ## What may change on `--resume`
 
 A run goes on as it began: with `--resume`, a config that differs from the run's own is refused,
-except in [`[decoding]`](#decoding) and in these fields, on which no update so far depends:
+except in [`[decoding]`](#decoding) and in these fields, on which no update so far depends
+(`training.bleu_pairs` may not change where BLEU chooses the weights, or when to stop):
 
 """
 

@@ -36,7 +36,8 @@ class MethodsConfig:
         source_word_dropout, target_word_dropout: the share of tokens that are read as unknown.
         subword_regularization: above 0, sentences are split into pieces at random, a new way every
             epoch: the share of merges that BPE leaves out (Provilkov et al. 2020), or alpha of a
-            unigram vocabulary (Kudo 2018). 0.1 is usual for both.
+            unigram vocabulary (Kudo 2018). 0.1 is usual for both. The draws have no seed: a run
+            that is repeated, or resumed, sees others.
         regularized: which sentences that concerns: "both" sides', or only those of the "source"
             (which costs less: the decoder and its projection do most of the work) or the "target".
 
