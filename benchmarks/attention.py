@@ -1,7 +1,7 @@
 """Time, memory and use of every attention mechanism.
 
     python benchmarks/attention.py cost [--lengths 256 ... 16384] [--only local dot]
-    python benchmarks/attention.py recall [--lengths 32 64 128] [--only local dot]
+    python benchmarks/attention.py recall [--lengths 32 128] [--only local dot]
 
 `cost` runs one head of 64 components over one sequence, forward and backward, and writes the best
 time of two or more and the peak of the memory it took, with the exponents of N in both, fitted from
@@ -34,7 +34,7 @@ def main():
     parser.add_argument("what", choices=WHAT)
     parser.add_argument("--lengths", nargs="+", type=int)
     parser.add_argument("--only", nargs="+", help="names of mechanisms; nothing is then written")
-    parser.add_argument("--steps", type=int, default=1000, help="of training for recall")
+    parser.add_argument("--steps", type=int, default=500, help="of training for recall")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
     parsed = parser.parse_args()

@@ -8,7 +8,7 @@ from attention_cost import FAMILIES, family  # beside this file
 from machine import machine
 
 ROOT = Path(__file__).parent.parent
-LENGTHS = [32, 64, 128]
+LENGTHS = [32, 128]
 # What is measured, up to 256 places. A window must be short of the sequence to be one. (`additive`
 # and `mlp` would take most of the time; `monotonic` and `location` are for cross-attention.)
 SPECS = dict.fromkeys([

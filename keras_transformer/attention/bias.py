@@ -5,6 +5,7 @@ import math
 import keras
 from keras import ops
 
+from keras_transformer.attention import blocks
 from keras_transformer.attention.scores import per_head
 from keras_transformer.layers.positions import angles
 
@@ -70,8 +71,8 @@ class RelativeBias(keras.layers.Layer):
         x = ops.broadcast_to(x, (*lead, num_queries, width))
         # Row t needs the columns from T - 1 - t on: in rows one shorter, each begins there.
         x = ops.reshape(x, (*lead, num_queries * width))
-        x = x[..., num_queries - 1 : num_queries * width - 1]
-        return ops.reshape(x, (*lead, num_queries, width - 1))[..., :num_keys]
+        x = blocks.take(x, num_queries - 1, num_queries * (width - 1), axis=-1)
+        return blocks.take(ops.reshape(x, (*lead, num_queries, width - 1)), 0, num_keys, axis=-1)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -20,7 +20,18 @@ def cut(x, size):
 def join(x, length):
     """The other way round: [B, H, blocks, size, ...] -> [B, H, N, ...]."""
     rest = [ops.shape(x)[axis] for axis in range(4, len(x.shape))]
-    return ops.reshape(x, (*ops.shape(x)[:2], -1, *rest))[:, :, :length]
+    return take(ops.reshape(x, (*ops.shape(x)[:2], -1, *rest)), 0, length)
+
+
+def take(x, first, count, axis=2):
+    """x[:, :, first : first + count], or the like along another axis, with a faster gradient.
+
+    That of an index takes TensorFlow 2.21 some 5 ns a number on a processor: twice as long as all
+    else that a window costs. That of a slice is a pad.
+    """
+    start, shape = [0] * len(x.shape), list(ops.shape(x))
+    start[axis], shape[axis] = first, count
+    return ops.slice(x, start, shape)
 
 
 def windows(of_queries, of_keys, before, after):
@@ -52,7 +63,7 @@ def _with_neighbours(blocks, after):
     padding[2] = [1, 1 if after else 0]
     padded = ops.pad(blocks, padding)
     count, parts = ops.shape(blocks)[2], 3 if after else 2
-    return ops.concatenate([padded[:, :, part : part + count] for part in range(parts)], axis=3)
+    return ops.concatenate([take(padded, part, count) for part in range(parts)], axis=3)
 
 
 def reorder(x, order):

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer import masks
+from keras_transformer.attention import blocks
 from keras_transformer.attention.mechanism import Mechanism
 
 
@@ -68,7 +69,8 @@ class FourierMixing(Mechanism):
         signal = tuple(_fill(part, size) for part in _multiply((real, imaginary), chirp))
         mixed = _multiply(ops.fft(signal), ops.fft(around))
         real, imaginary = ops.fft((mixed[0], -mixed[1]))  # conjugated: the inverse, times size
-        real, _ = _multiply((real[..., :length], -imaginary[..., :length]), chirp)
+        real, imaginary = (blocks.take(x, 0, length) for x in (real, imaginary))
+        real, _ = _multiply((real, -imaginary), chirp)
         scale = ops.rsqrt(ops.cast(count * width, "float32")) / ops.cast(size, "float32")
         return real * scale[:, :, None]
 

@@ -26,8 +26,8 @@ def sums_so_far(query, key, value):
     query, key, value = (blocks.cut(x, CHUNK) for x in (query, key, value))
     of_chunks = ops.einsum("bhnsf,bhnsk->bhnfk", key, value)  # [B, H, chunks, F, K]
     # Shifted, for a sum minus its last term would have lost the digits of small ones.
-    before = ops.pad(of_chunks, [[0, 0], [0, 0], [1, 0], [0, 0], [0, 0]])[:, :, :-1]
-    before = ops.cumsum(before, axis=2)
+    before = ops.pad(of_chunks, [[0, 0], [0, 0], [1, 0], [0, 0], [0, 0]])
+    before = ops.cumsum(blocks.take(before, 0, ops.shape(of_chunks)[2]), axis=2)
     earlier = masks.visible(CHUNK, CHUNK, causal=True)[None]  # [1, 1, 1, CHUNK, CHUNK]
     weights = ops.where(earlier, ops.einsum("bhntf,bhnsf->bhnts", query, key), 0.0)
     return blocks.join(ops.matmul(query, before) + ops.matmul(weights, value), length)
@@ -93,7 +93,9 @@ class LinearAttention(Mechanism):
 
     def _divide(self, sums, dtype):
         """Sums of values, over the sum of ones that is their last component."""
-        return ops.cast(divide(sums[..., :-1], self._away_from_zero(sums[..., -1:])), dtype)
+        size = sums.shape[-1] - 1
+        total = self._away_from_zero(blocks.take(sums, size, 1, axis=-1))
+        return ops.cast(divide(blocks.take(sums, 0, size, axis=-1), total), dtype)
 
     def _away_from_zero(self, total):
         smallest = self.feature_map.smallest

@@ -65,8 +65,9 @@ class PatternAttention(SoftmaxAttention):
             parts.append(self._attend_to_first(query, key, value, keep))
         output = merge(parts)
         if self.global_tokens and not self.causal:
-            first = self._attend_from_first(query, key, value, keep)
-            output = ops.concatenate([first, output[:, :, self.global_tokens :]], axis=2)
+            first, length = self._attend_from_first(query, key, value, keep), ops.shape(output)[2]
+            count = self._num_first(length)
+            output = ops.concatenate([first, blocks.take(output, count, length - count)], axis=2)
         return output
 
     def _attend_in_window(self, query, key, value, keep, before, after, stride=1, hidden=None):
@@ -101,23 +102,28 @@ class PatternAttention(SoftmaxAttention):
 
     def _attend_to_first(self, query, key, value, keep):
         """The part of attention to the global tokens that are not near."""
-        key, value, keep = (x[..., : self.global_tokens, :] for x in (key, value, keep[..., None]))
+        count = self._num_first(ops.shape(key)[2])
+        key, value, keep = (blocks.take(x, 0, count) for x in (key, value, keep[:, None, :, None]))
         num_queries, num_keys = ops.shape(query)[2], ops.shape(key)[2]
         distance = masks.positions(num_keys)[None, :] - masks.positions(num_queries)[:, None]
         scores = self._score_pairs(query, key, distance)  # [B, H, N, global_tokens]
         mask = ~self.near(distance)
         if self.causal:
             mask = mask & (distance <= 0)
-        mask = mask[None, None] & keep[:, None, None, :, 0]
+        mask = mask[None, None] & ops.transpose(keep, (0, 1, 3, 2))  # [B or 1, 1, N, num_keys]
         return attend_partly(scores, mask, value, self.weight_dropout)
 
     def _attend_from_first(self, query, key, value, keep):
         """The output [B, H, global_tokens, K] of the global tokens, which see everything."""
-        query = query[:, :, : self.global_tokens]
+        query = blocks.take(query, 0, self._num_first(ops.shape(query)[2]))
         num_queries, num_keys = ops.shape(query)[2], ops.shape(key)[2]
         distance = masks.positions(num_keys)[None, :] - masks.positions(num_queries)[:, None]
         scores = self._score_pairs(query, key, distance)
         return attend_to_seen(scores, keep[:, None, None, :], value, self.weight_dropout)
+
+    def _num_first(self, length):
+        """How many of the global tokens there are."""
+        return blocks.at_most(self.global_tokens, length)
 
     def _score_pairs(self, query, key, distance):
         """The scores [B, H, T, S] where T or S is small."""

@@ -172,6 +172,9 @@ def test_muon_moves_a_matrix_in_all_directions_alike_and_leaves_the_rest_to_adam
 
 
 def test_a_run_with_muon_goes_on_as_if_it_had_not_stopped(tables, tmp_path):
+    """And with a probability of the gold tokens that falls with the batches seen."""
+    methods = dict(target_input="two_pass", sampling_c=0.1)
+    tables = {**tables, "methods": methods}
     unbroken = run(tables, tmp_path / "unbroken", epochs=2, optimizer="muon")
     run(tables, tmp_path / "run", epochs=1, optimizer="muon")
     more = {**tables, "training": {**tables["training"], "epochs": 2, "optimizer": "muon"}}
