@@ -93,7 +93,7 @@ def draw_bubbles(axes, results):
     colors = {name: f"C{number}" for number, name in enumerate([*FAMILIES, "mixed"])}
     speeds = [1 / found["seconds"] for found in results.values()]
     bounds = min(speeds) / 1.2, 1.6 * max(speeds)  # room for the names
-    axes.set(xscale="log", xlim=bounds, ylim=(-4, 124), yticks=range(0, 101, 20))
+    axes.set(xscale="log", xlim=bounds, ylim=(-4, 136), yticks=range(0, 101, 20))
     right_end = {}  # of the names so far, in points, by height
     for spec, found in sorted(results.items(), key=lambda item: -item[1]["seconds"]):
         place = 1 / found["seconds"], 100 * found["accuracy"]
@@ -109,7 +109,7 @@ def draw_bubbles(axes, results):
             place, (at - own, 16), textcoords="offset points", fontsize=8, rotation=60,
             rotation_mode="anchor", arrowprops={"arrowstyle": "-", "color": "0.6"},
         )  # fmt: skip
-    ticks = [tick for tick in (2, 5, 10, 20, 30, 50, 100) if bounds[0] < tick < bounds[1]]
+    ticks = [tick for tick in (2, 5, 10, 20, 30, 50, 100, 150, 200) if bounds[0] < tick < bounds[1]]
     axes.set_xticks(ticks, list(map(str, ticks)))
     axes.minorticks_off()
     axes.set(xlabel="training steps a second", ylabel="right answers, %")
