@@ -298,7 +298,8 @@ def test_mixed_precision_is_near_full_precision(spec, use, dtype, normal):
     shown = 1.0 if keep is None or use == "can_cross" else keep[:, :, None]
     for output in outputs:
         apart = shown * np.abs(oracle.array(ops.cast(output, "float32")) - expected)
-        apart = apart / np.maximum(np.abs(expected), 1.0)  # quotients of `rfa` are large
+        if "rfa" in spec:  # whose quotients may be large
+            apart = apart / np.maximum(np.abs(expected), 1.0)
         # Where rounding moves a place to another bucket its output may be another; few are.
         assert np.median(apart) < 0.05
         if not formulas.chooses_keys(spec):
@@ -333,8 +334,7 @@ def test_every_weight_has_a_finite_gradient_that_is_not_zero(spec, use, dtype, n
     inputs = [keras.Input(shape) for shape in shapes]
     keep = keras.Input(shapes[-1][:1], dtype="bool")
     model = keras.Model([*inputs, keep], layer(*inputs, keep=keep))
-    compiled = "auto" if dtype == "float32" else False  # by XLA, which takes seconds, once
-    model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=compiled)
+    model.compile(optimizer=keras.optimizers.SGD(1.0), loss="mse")
     before = [oracle.array(weight) for weight in model.trainable_weights]
     given = [normal(B, *shape) for shape in shapes]
     given.append(np.arange(B)[:, None] < np.ones((1, shapes[-1][0])))  # the first sentence alone
